@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from perdure.records import LatestOnly, Retention, digest
 from perdure.storage import Disk, MemoryStore
-from perdure.storage.file.backend import FileBackend
+from perdure.storage.file import FileBackend
 from perdure.storage.group_commit import PendingCommit
 from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_blob, text_blob
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from perdure.records import Retention
-from perdure.storage.file.backend import FileBackend
+from perdure.storage.file import FileBackend
 from perdure.storage.store import BackedStore
 from perdure.storage.worker import InlineWorker
 

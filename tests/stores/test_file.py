@@ -17,8 +17,7 @@ from perdure import FileCheckpointStorage, Host
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import KeepFor, KeepLast, LatestOnly, Retention, digest
 from perdure.storage import Disk, FileStore, Stamp
-from perdure.storage.file import lines
-from perdure.storage.file.backend import FileBackend
+from perdure.storage.file import FileBackend, lines
 from perdure.testing.stores import (
     LEAVING_IDS,
     ODD_IDS,
@@ -201,12 +200,12 @@ async def test_the_head_of_a_run_is_found_without_looking_at_the_others(quick_pa
     record = await store.run("r1")
     assert record is not None
     assert record.head == "r1@59"
-    assert disk.reads < 8
+    assert disk.reads < 10
     assert disk.listings <= 1, "one to open the store"
     latest = await store.latest(workflow_name="flow")
     assert latest is not None
     assert latest.checkpoint_id == "r2@59"
-    assert disk.reads < 20, "a list reads the log of each run, not its checkpoints"
+    assert disk.reads < 30, "a list reads the log of each run, not its checkpoints"
     await store.close()
 
 
@@ -272,11 +271,19 @@ def log_path(directory: Path) -> Path:
     return directory / ".perdure" / "runs" / "r.log"
 
 
+def forget_commits(directory: Path) -> None:
+    """Leave the lines up to the first commit of a log. Earlier releases wrote no lines for most commits."""
+    log = log_path(directory)
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:2]))
+
+
 async def test_commits_that_the_log_does_not_tell_of_are_found_by_anyone(quick_path: Path) -> None:
     store = FileStore(quick_path)
     run = await start(store)
-    for number in range(40):
+    for number in range(20):
         await run.commit({"a": text_blob(f"{number}")}, events=events(f"{number}"))
+        if number % 3:
+            forget_commits(quick_path)
         stranger = FileStore(quick_path)
         record, latest = await stranger.run("r"), await stranger.latest(workflow_name="flow")
         assert record is not None
@@ -285,7 +292,6 @@ async def test_commits_that_the_log_does_not_tell_of_are_found_by_anyone(quick_p
         assert latest.checkpoint_id == f"r@{number}"
         assert [batch.first for batch in await stranger.events("r")] == list(range(1, number + 2))
         await stranger.close()
-    assert log_path(quick_path).read_bytes().count(b"\n") < 6
     await store.close()
 
 
@@ -309,6 +315,7 @@ async def test_a_file_that_is_gone_from_among_the_newest_is_no_step_back(tmp_pat
     run = await start(store)
     for _ in range(5):
         await run.commit()
+    forget_commits(tmp_path)
     (tmp_path / "r@2.json").unlink()
     stranger = FileStore(tmp_path)
     for read in (stranger.run("r"), stranger.acquire("r")):
@@ -319,7 +326,7 @@ async def test_a_file_that_is_gone_from_among_the_newest_is_no_step_back(tmp_pat
 
 
 @pytest.mark.parametrize("damaged", [2, 4])
-async def test_a_damaged_checkpoint_that_the_log_does_not_tell_of_can_be_deleted(tmp_path: Path, damaged: int) -> None:
+async def test_a_damaged_checkpoint_can_be_deleted(tmp_path: Path, damaged: int) -> None:
     store = FileStore(tmp_path)
     run = await start(store)
     for number in range(5):
@@ -499,15 +506,11 @@ async def test_a_record_costs_one_write_and_one_sync(tmp_path: Path) -> None:
     run = await start(store)
     await run.commit()
     disk.reset()
-    await run.note(finished("a", "x"), durable=False)
-    await run.note(finished("b", "x"), durable=False)
-    assert (disk.changes, disk.syncs) == (["r.log"] * 2, [])
+    await run.note(finished("a", "x"))
+    assert (disk.changes, disk.syncs) == (["r.log"] * 2, ["journal/", "r.log"]), "a new file is named first"
     disk.reset()
-    await run.note(finished("c", "x", text_blob("small")))
-    assert (disk.changes, disk.syncs) == (["r.log"], ["r.log", "journal/"])
-    disk.reset()
-    await run.note(finished("d", "x"), finished("e", "x"))
-    await run.note(finished("f", "x"))
+    await run.note(finished("b", "x"), finished("c", "x", text_blob("small")))
+    await run.note(finished("d", "x"), durable=False)
     assert (disk.changes, disk.syncs) == (["r.log"] * 2, ["r.log"] * 2)
     assert disk.written < 500
     await store.close()
@@ -603,9 +606,12 @@ async def test_a_hole_in_what_was_not_synced_ends_a_journal_and_one_elsewhere_is
     await run.commit()
     ends: list[int] = []
     for name in "abcd":
-        await run.note(finished(name, name * 1000), durable=name == "a")
-        ends.append(journal_path(tmp_path).stat().st_size)
-    data = journal_path(tmp_path).read_bytes()
+        await run.note(finished(name, name * 1000))
+    data = b""
+    for line in journal_path(tmp_path).read_bytes().splitlines():
+        # An earlier release wrote the last three without fsync.
+        data += lines.encode({**json.loads(line.partition(b" ")[2]), "synced": ends[0] if ends else 0})
+        ends.append(len(data))
     sectors = range(0, len(data), 512)
     in_second = [place for place in sectors if ends[0] < place < ends[1]]
     noted_first = [f"a={'a' * 1000}"]
@@ -623,6 +629,23 @@ async def test_a_hole_in_what_was_not_synced_ends_a_journal_and_one_elsewhere_is
     assert await run.noted() == [*noted_first, "e="]
     await store.close()
     assert await run.noted() == [*noted_first, "e="]
+    await store.close()
+
+
+async def test_a_hole_in_the_last_line_of_a_journal_ends_it_and_one_before_is_damage(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    await run.commit()
+    await run.note(finished("a", "a" * 1000))
+    end = journal_path(tmp_path).stat().st_size
+    await run.note(finished("b", "b" * 1000))
+    data = journal_path(tmp_path).read_bytes()
+    journal_path(tmp_path).write_bytes(with_zeros(data, 1536, 2048))
+    assert await run.noted() == [f"a={'a' * 1000}"]
+    journal_path(tmp_path).write_bytes(with_zeros(data, 512, 1024))
+    assert 1024 < end < 1536
+    with pytest.raises(CheckpointDamagedError, match=r"'r@0'.*journal of its run 'r'"):
+        await store.journal("r")
     await store.close()
 
 
@@ -709,14 +732,11 @@ async def test_a_command_is_synced_and_so_is_the_name_of_a_new_inbox(tmp_path: P
     store = FileStore(tmp_path, disk=disk)
     run = await start(store)
     await run.commit()
-    for command_id, syncs in (("a", ["r.log", "inbox/"]), ("b", ["r.log"]), ("b", [])):
+    # Who posted the same command before may have been killed before its fsync.
+    for command_id, syncs in (("a", ["inbox/", "r.log"]), ("b", ["r.log"]), ("b", ["r.log"])):
         disk.reset()
         await run.post(command(command_id))
         assert disk.syncs == syncs
-    await store.close()
-    disk.reset()
-    await run.post(command("b"))
-    assert disk.syncs == ["r.aside", "inbox/"], "whoever wrote it may not have come to that"
     await store.close()
 
 
@@ -869,10 +889,10 @@ async def test_the_newest_events_are_read_without_the_others(quick_path: Path) -
     assert await run.events(after=98) == ["99=98", "100=99"]
     disk.reset()
     assert await run.events(after=98) == ["99=98", "100=99"]
-    assert disk.reads < 8
+    assert disk.reads < 16
     disk.reset()
     assert len(await run.events(limit=5)) == 5
-    assert disk.reads < 16
+    assert disk.reads < 50, "the log in blocks, and a few checkpoints"
     assert len(await run.events()) == 100
     await store.close()
 
@@ -1038,35 +1058,3 @@ async def test_a_directory_of_an_earlier_release_gets_the_present_format(tmp_pat
     assert list(await store.ids()) == ["r@0"]
     assert (tmp_path / ".perdure" / "format").read_text("utf-8") == "2\n"
     await store.close()
-
-
-async def test_a_removal_that_an_earlier_release_has_begun_is_finished(tmp_path: Path) -> None:
-    store = FileStore(tmp_path)
-    run = await start(store)
-    for _ in range(3):
-        await run.commit()
-    await run.release()
-    await store.close()
-    log_path(tmp_path).rename(log_path(tmp_path).with_suffix(".removed"))
-    run = await start(store)
-    assert list(await store.ids()) == []
-    assert await run.commit() == "r@0"
-    await store.close()
-
-
-async def test_a_deletion_that_an_earlier_release_has_announced_is_finished_or_forgotten(tmp_path: Path) -> None:
-    store = FileStore(tmp_path)
-    run = await start(store)
-    for _ in range(2):
-        await run.commit()
-    await run.release()
-    await store.close()
-    last = json.loads(log_path(tmp_path).read_text("utf-8").splitlines()[-1].partition(" ")[2])
-    with log_path(tmp_path).open("ab") as log:
-        log.write(lines.encode({**last, "change": "deletion announced", "subject": "r@1"}))
-    assert (await run.record()).head == "r@1"
-    (tmp_path / "r@1.json").unlink()
-    run.store = FileStore(tmp_path)
-    assert (await run.record()).head == "r@0"
-    await store.close()
-    await run.store.close()

@@ -16,7 +16,7 @@ from perdure.records import Blob, Manifest, Owner
 from perdure.storage import Disk, this_process
 from perdure.storage.file import lines
 from perdure.storage.file.blobs import place as place_blobs
-from perdure.storage.file.checkpoint_file import CheckpointFile, decode, encode, fits_inline
+from perdure.storage.file.checkpoints import CheckpointFile, decode, encode, fits_inline
 from perdure.storage.file.directory import Counter
 from perdure.storage.ids import file_name
 from perdure.storage.owners import Owners
@@ -164,16 +164,15 @@ def test_lines_are_read_backward_as_forward(
 ) -> None:
     path = tmp_path_factory.mktemp("lines") / "file"
     path.write_bytes(b"".join(map(lines.encode, values)) + torn.replace(b"\n", b""))
-    assert [line.value for line in lines.read(DISK, path)[0]] == values
+    assert lines.read(DISK, path) == values
     assert list(lines.read_backward(DISK, path)) == values[::-1]
-    lines.append(DISK, path, "next", sync=False)
-    assert [line.value for line in lines.read(DISK, path)[0]] == [*values, "next"]
+    lines.append(DISK, path, ["next"])
+    assert lines.read(DISK, path) == [*values, "next"]
 
 
 def test_a_whole_line_that_changed_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    for value in ("one", "two", "three"):
-        lines.append(DISK, path, value, sync=False)
+    lines.append(DISK, path, ["one", "two", "three"])
     data = path.read_bytes()
     for place in range(len(data)):
         path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])

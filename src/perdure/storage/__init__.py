@@ -4,7 +4,7 @@ from perdure.storage.binding import Binding, bind
 from perdure.storage.checkpoint_storage import CheckpointID, CheckpointStorage
 from perdure.storage.disk import Disk, Stamp
 from perdure.storage.event_log import committed_events
-from perdure.storage.file.store import FileStore
+from perdure.storage.file import FileStore
 from perdure.storage.ids import RUN_ID_LENGTH_MAX, require_run_id
 from perdure.storage.memory import MemoryStore
 from perdure.storage.owners import this_process

@@ -13,7 +13,7 @@ from perdure.records import Blob, Commit, Manifest, NewRun, Retention
 from perdure.storage.checkpoint_storage import carried_manifest, saved_manifest
 from perdure.storage.event_log import committed_events
 from perdure.storage.export import export_run, import_run
-from perdure.storage.file.store import FileStore
+from perdure.storage.file import FileStore
 from perdure.storage.ids import APART
 from perdure.storage.memory import MemoryStore
 from perdure.storage.port import is_tenant_store

@@ -1,1 +1,5 @@
 """The file store."""
+
+from perdure.storage.file.backend import FileBackend, FileStore
+
+__all__ = ["FileBackend", "FileStore"]

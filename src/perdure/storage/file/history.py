@@ -1,58 +1,66 @@
-"""Retention in the file store: events, old checkpoints, finished runs, unreferenced blobs.
+"""The history of runs: events, retention, collection of blobs, archives, and deleted checkpoints.
 
 Callers hold the lock of the directory, except for `collect`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import sys
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
-from perdure.records import FullHistory
+from perdure.errors import BlobDamagedError, CheckpointDamagedError, WorkflowCheckpointException
+from perdure.records import Archive, ArchivedCheckpoint, FullHistory
 from perdure.storage import retention as keep
-from perdure.storage.file.blobs import closure
-from perdure.storage.file.run_files import OldBatch, Span
+from perdure.storage import rules
+from perdure.storage.file import lines
+from perdure.storage.file.blobs import closure, place
+from perdure.storage.file.checkpoints import CheckpointFile, encode
+from perdure.storage.file.directory import CHECKPOINTS, EVENTS, INBOX, JOURNAL, RUNS
+from perdure.storage.file.run_files import LogLine, Span, encode_log, event_line, inbox_line, journal_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from perdure.clock import Clock
-    from perdure.records import EventBatch, Retention
+    from perdure.records import Blob, EventBatch, Retention
     from perdure.storage.disk import Stamp
-    from perdure.storage.file.checkpoint_file import CheckpointFile, LogEntry
-    from perdure.storage.file.directory import Directory
-    from perdure.storage.file.run_log import LogLine, RunLog
+    from perdure.storage.file.checkpoints import LogEntry
+    from perdure.storage.file.directory import Directory, Target
+    from perdure.storage.file.run_files import RunFiles
     from perdure.storage.group_commit import PendingCommit
     from perdure.storage.owners import Owners
 
 _EXAMINED_RUNS_PER_COMMIT_MAX = 20
 
 
-def read_events(directory: Directory, log: RunLog, run: LogLine, *, after: int, limit: int) -> list[EventBatch]:
+def read_events(directory: Directory, run: RunFiles, line: LogLine, *, after: int, limit: int) -> list[EventBatch]:
     """Return the first batches with events behind a number. Raises CheckpointDamagedError."""
-    after = max(after, run.forgotten)
+    after = max(after, line.forgotten)
     found: dict[int, EventBatch] = {}
-    for entry in log.entries():
+    for entry in run.log.entries(after=after):
         if len(found) >= limit:
             break
-        file = directory.checkpoints.find_entry(entry) if entry.told and entry.events > after else None
+        file = directory.checkpoints.find_entry(entry) if entry.told else None
         if file and file.batch:
             found[file.batch.first] = file.batch
-    end = found[max(found)].last if 0 < len(found) == limit else run.record.events
+    end = found[max(found)].last if 0 < len(found) == limit else line.record.events
     if not _cover(((batch.first, batch.last) for batch in found.values()), after=after, end=end):
-        found |= directory.events.named(log.path.name).batches(run, after=after, end=end, limit=limit)
+        removed = run.events.batches(line).values()
+        found |= {batch.first: batch for batch in removed if batch.last > after and batch.first <= end}
     return [found[first] for first in sorted(found)[:limit]]
 
 
-def old_batches(run: LogLine, files: Iterable[CheckpointFile]) -> list[OldBatch]:
-    """Return the events of checkpoints that are to be removed, as far as the run has not forgotten them."""
+def old_events(line: LogLine, files: Iterable[CheckpointFile]) -> list[dict[str, Any]]:
+    """Return lines with the events of checkpoints that are to be removed, if the run has not forgotten them."""
     return [
-        OldBatch(file.batch, file.entry.moment, tuple(closure(file.batch.refs, file.blobs.get).values()))
+        event_line(line.life, file.batch, file.entry.moment, closure(file.batch.refs, file.blobs.get).values())
         for file in files
-        if file.batch and file.batch.last > run.forgotten
+        if file.batch and file.batch.last > line.forgotten
     ]
 
 
@@ -66,53 +74,51 @@ class History:
         self._owners = owners
         self._unexamined: deque[str] = deque()
 
-    def forgotten_events(self, log: RunLog, run: LogLine, newest: LogEntry) -> int:
+    def forgotten_events(self, run: RunFiles, line: LogLine, newest: LogEntry) -> int:
         """Return the number of the last event that the retention removes with a commit."""
         if isinstance(self._retention.events, FullHistory):
-            return run.forgotten
-        spans = self._spans(log, run)
+            return line.forgotten
+        spans = self._spans(run, line)
         if newest.told:
             spans.append(_span(newest))
         prunable = keep.prunable_batches(self._retention, [span.moment for span in spans], self._clock.now())
         number = min(prunable, keep.PRUNED_PER_COMMIT_MAX)
-        return spans[number - 1].last if number else run.forgotten
+        return spans[number - 1].last if number else line.forgotten
 
-    def _spans(self, log: RunLog, run: LogLine) -> list[Span]:
+    def _spans(self, run: RunFiles, line: LogLine) -> list[Span]:
         """Return the spans of all batches of a run, in order."""
-        emitted = (entry for entry in log.entries() if entry.told and run.forgotten < entry.events)
+        emitted = (entry for entry in run.log.entries(after=line.forgotten) if entry.told)
         # The last line may be of a commit that did not happen.
-        spans = {span.first: span for span in map(_span, emitted) if span.last <= run.record.events}
+        spans = {span.first: span for span in map(_span, emitted) if span.last <= line.record.events}
         ranges = ((span.first, span.last) for span in spans.values())
-        if not _cover(ranges, after=run.forgotten, end=run.record.events):
-            spans = {**self._directory.events.named(log.path.name).spans(run), **spans}
+        if not _cover(ranges, after=line.forgotten, end=line.record.events):
+            spans = {**run.events.spans(line), **spans}
         return [spans[first] for first in sorted(spans)]
 
-    def prune(self, log: RunLog, run: LogLine) -> None:
+    def prune(self, run: RunFiles, line: LogLine) -> None:
         """Remove old checkpoints of a run, but not its head or what a fork needs. Their events are kept."""
         if isinstance(self._retention.checkpoints, FullHistory):
             return
-        doomed = list(itertools.islice(self._doomed(log, run), keep.PRUNED_PER_COMMIT_MAX))
+        entries = run.log.entries()
+        doomed = list(itertools.islice(self._doomed(entries, line), keep.PRUNED_PER_COMMIT_MAX))
         if not doomed:
             return
-        log.log_commits()
         # Before anything is removed: earlier removals are durable by now, so their lines are not needed.
-        log.shorten()
-        batches = old_batches(run, (file for _, file in doomed if file))
-        if batches:
-            self._directory.events.named(log.path.name).append(run, batches)
-        self.flush(log, run)
-        for entry, _ in doomed:
-            if self._directory.checkpoints.holds(entry):
-                self._directory.checkpoints.remove(entry.checkpoint_id)
-                self._directory.counter.add_pruned(1)
-            log.forget(entry.checkpoint_id)
+        run.log.shorten(line, entries)
+        events = old_events(line, (file for _, file in doomed if file))
+        if events:
+            run.events.append(line, events)
+        self.flush(run, line)
+        for entry, file in doomed:
+            if file or self._directory.checkpoints.holds(entry):
+                self._directory.disk.remove(self._directory.checkpoints.path(entry.checkpoint_id))
+        self._directory.counter.add_pruned(len(doomed))
 
-    def _doomed(self, log: RunLog, run: LogLine) -> Iterator[tuple[LogEntry, CheckpointFile | None]]:
+    def _doomed(self, entries: Sequence[LogEntry], line: LogLine) -> Iterator[tuple[LogEntry, CheckpointFile | None]]:
         """Return what the retention removes. A damaged checkpoint stays if it has events: they would be lost."""
-        entries = log.entries()
         prunable = {entry.checkpoint_id for entry in keep.prunable(self._retention, entries, self._clock.now())}
         for entry in entries:
-            if entry.checkpoint_id not in prunable or entry.checkpoint_id == run.record.head:
+            if entry.checkpoint_id not in prunable - {line.record.head}:
                 continue
             try:
                 file = self._directory.checkpoints.find_entry(entry)
@@ -123,18 +129,19 @@ class History:
             if not self._directory.forks.of(entry.checkpoint_id):
                 yield entry, file
 
-    def flush(self, log: RunLog, run: LogLine) -> None:
+    def flush(self, run: RunFiles, line: LogLine) -> None:
         """Fsync the run as it is, before files are removed that it would need without its newest ones."""
-        directory, head = self._directory, run.record.head
+        directory, head = self._directory, line.record.head
         if not directory.disk.is_lazy:
             return
         file = directory.checkpoints.find(head) if head else None
+        paths = [run.log.path]
         if file:
             directory.blobs.flush(needed_blobs(file))
-            directory.disk.flush(directory.checkpoints.path(file.manifest.checkpoint_id))
-        directory.events.named(log.path.name).flush()
-        log.log_commits()
-        directory.disk.flush(log.path)
+            paths.append(directory.checkpoints.path(file.manifest.checkpoint_id))
+        if directory.disk.stamp(run.events.path):
+            paths.append(run.events.path)
+        directory.disk.flush(*paths)
 
     def remove_finished(self, pending: PendingCommit) -> None:
         """Remove some old finished runs, and note which. One that a fork needs stays, and the one that commits."""
@@ -142,37 +149,74 @@ class History:
         if cutoff is None:
             return
         if not self._unexamined:
-            self._unexamined.extend(self._directory.logs.names())
+            self._unexamined.extend(self._directory.names(RUNS))
         for _ in range(min(len(self._unexamined), _EXAMINED_RUNS_PER_COMMIT_MAX)):
-            log = self._directory.logs.named(self._unexamined.popleft())
-            run = self._finished(log, cutoff)
-            if run is None or run.record.run_id == pending.lease.run_id:
+            run = self._directory.run_named(self._unexamined.popleft())
+            line = self._finished(run, cutoff)
+            if line is None or line.record.run_id == pending.lease.run_id:
                 continue
-            self.remove(log)
-            pending.removed += (run.record.run_id,)
+            self.remove(run)
+            pending.removed += (line.record.run_id,)
             if len(pending.removed) == keep.REMOVED_RUNS_PER_COMMIT_MAX:
                 break
 
-    def _finished(self, log: RunLog, cutoff: float) -> LogLine | None:
+    def _finished(self, run: RunFiles, cutoff: float) -> LogLine | None:
         """Return the run if it is old and has nothing to do. A run that can't be read stays."""
-        try:
-            run = log.current()
+        with contextlib.suppress(WorkflowCheckpointException):
+            line = run.current()
             if (
-                run is not None
-                and run.record.settled
-                and (run.record.owner is None or self._owners.is_dead(run.record.owner))
-                and keep.is_older(run.state.moment, cutoff)
-                and not self._directory.inboxes.named(log.path.name).waiting(run)
-                and not any(self._directory.forks.of(entry.checkpoint_id) for entry in log.entries())
+                line is not None
+                and line.record.settled
+                and (line.record.owner is None or self._owners.is_dead(line.record.owner))
+                and keep.is_older(line.state.moment, cutoff)
+                and not run.inbox.waiting(line)
+                and not forks_of(self._directory, run)
             ):
-                return run
-        except WorkflowCheckpointException:
-            pass
+                return line
         return None
 
-    def remove(self, log: RunLog) -> None:
+    def remove(self, run: RunFiles) -> None:
         """Remove a run with all that belongs to it. Blobs stay until a collection."""
-        self._directory.change_run(log, [], removed=self._directory.all_of(log, log.path.name))
+        self._directory.change_run([], removed=self._directory.files_of(run))
+
+    def delete_checkpoint(self, checkpoint_id: str) -> None:
+        """Remove one checkpoint, damaged or not. Its events stay as long as its run does."""
+        directory = self._directory
+        # A journal that continues the checkpoint is void without it.
+        forks = [directory.run(fork).name for fork in directory.forks.of(checkpoint_id)]
+        removed: list[Target] = [(CHECKPOINTS, directory.checkpoints.path(checkpoint_id).name)]
+        removed += [(JOURNAL, name) for name in forks]
+        try:
+            file = directory.checkpoints.find(checkpoint_id)
+        except CheckpointDamagedError:
+            # Its events are lost with it.
+            file = None
+        run = directory.run(file.manifest.run_id) if file else self._find_run(checkpoint_id)
+        line = run.current() if run else None
+        if run is None or line is None:
+            directory.change_run([], removed=removed)
+            return
+        is_head = line.record.head == checkpoint_id
+        if is_head:
+            removed.append((JOURNAL, run.name))
+            line = replace(line, consumed=(*line.consumed, *run.inbox.expecting(line)))
+        left = run.log.without(line, checkpoint_id)
+        if left is None:
+            directory.change_run([], removed=[*removed, *((each, run.name) for each in (RUNS, JOURNAL, INBOX, EVENTS))])
+            return
+        after, entries = left
+        files: list[tuple[Target, bytes]] = [((RUNS, run.name), encode_log(after, entries))]
+        events = old_events(line, [file] if file else [])
+        if events:
+            content = lines.read_sound(directory.disk, run.events.path)
+            files.append(((EVENTS, run.name), content + b"".join(map(lines.encode, events))))
+        with contextlib.suppress(CheckpointDamagedError):
+            self.flush(run, after)
+        directory.change_run(files, removed=removed)
+
+    def _find_run(self, checkpoint_id: str) -> RunFiles | None:
+        """Return the run that lists a damaged checkpoint, None if no log does."""
+        return next((run for run in self._directory.runs() if run.log.lists(checkpoint_id)), None)
 
 
 def collect(directory: Directory) -> int:
@@ -196,16 +240,11 @@ def collect(directory: Directory) -> int:
 class _Needs:
     """The blobs that a checkpoint needs, and those that it needs only for its events."""
 
+    stamp: Stamp
     run_id: str
-    own: frozenset[str]
+    own: set[str]
     last_event: int
-    of_events: frozenset[str]
-
-    @classmethod
-    def of(cls, file: CheckpointFile) -> _Needs:
-        own = needed_blobs(file, with_events=False)
-        last = file.batch.last if file.batch else 0
-        return cls(file.manifest.run_id, frozenset(own), last, frozenset(needed_blobs(file) - own))
+    of_events: set[str]
 
 
 class _Collection:
@@ -213,13 +252,12 @@ class _Collection:
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
-        self._needs: dict[str, tuple[Stamp, _Needs]] = {}
+        self._needs: dict[Path, _Needs] = {}
         self._refs: dict[str, Sequence[str]] = {}
 
     def read_ahead(self) -> None:
         """Read what does not change. Raises CheckpointDamagedError."""
-        needs = map(self._read, self._directory.checkpoints.names())
-        self.reach(itertools.chain.from_iterable(each.own | each.of_events for each in needs if each))
+        self.reach(itertools.chain.from_iterable(each.own | each.of_events for each in self._read_checkpoints()))
 
     def reach(self, roots: Iterable[str]) -> set[str]:
         """Return these blobs and all that they refer to."""
@@ -233,61 +271,52 @@ class _Collection:
         return reached
 
     def _refs_of(self, blob_hash: str) -> Sequence[str]:
-        refs = self._refs.get(blob_hash)
-        if refs is None:
+        if blob_hash not in self._refs:
             refs = self._directory.blobs.refs_of(blob_hash)
             if refs is None:
                 # It may get a file before the lock is taken.
                 return ()
             self._refs[blob_hash] = refs
-        return refs
+        return self._refs[blob_hash]
+
+    def _read_checkpoints(self) -> Iterator[_Needs]:
+        for path in self._directory.checkpoints.paths():
+            stamp, known = self._directory.disk.stamp(path), self._needs.get(path)
+            if known and known.stamp == stamp:
+                yield known
+            elif stamp and (file := self._directory.checkpoints.read(path)):
+                own, last = needed_blobs(file, with_events=False), file.batch.last if file.batch else 0
+                self._needs[path] = _Needs(stamp, file.manifest.run_id, own, last, needed_blobs(file) - own)
+                yield self._needs[path]
 
     def of_checkpoints(self) -> Iterator[str]:
         """Return the blobs that checkpoints and their events need. Raises CheckpointDamagedError."""
         forgotten: dict[str, int] = {}
-        for needs in map(self._read, self._directory.checkpoints.names()):
-            if needs is None:
-                continue
+        for needs in self._read_checkpoints():
             if needs.run_id not in forgotten:
-                run = self._directory.logs.of(needs.run_id).current()
-                forgotten[needs.run_id] = run.forgotten if run else 0
+                line = self._directory.run(needs.run_id).current()
+                forgotten[needs.run_id] = line.forgotten if line else 0
             yield from needs.own
             if needs.last_event > forgotten[needs.run_id]:
                 yield from needs.of_events
 
-    def _read(self, name: str) -> _Needs | None:
-        stamp = self._directory.checkpoints.stamp(name)
-        known = self._needs.get(name)
-        if stamp and known and known[0] == stamp:
-            return known[1]
-        file = self._directory.checkpoints.read(name)
-        if stamp is None or file is None:
-            return None
-        self._needs[name] = stamp, _Needs.of(file)
-        return self._needs[name][1]
-
     def of_runs(self) -> Iterator[str]:
-        """Return the blobs that journals, inboxes and old events need, and remove such files of runs that are gone."""
-        directory = self._directory
-        for name in directory.journals.names():
-            run, journal = directory.logs.named(name).current(), directory.journals.named(name)
-            if run is None:
-                journal.drop()
+        """Return the blobs that journals, inboxes and old events need, and remove such files if they are void."""
+        names = {name for location in (JOURNAL, INBOX, EVENTS) for name in self._directory.names(location)}
+        for run in map(self._directory.run_named, names):
+            line = run.current()
+            if line is None or run.journal.is_void(line.record):
+                run.journal.drop()
             else:
-                journal.drop_if_void(run.record)
-                yield from journal.roots(run.record)
-        for name in directory.inboxes.names():
-            run, inbox = directory.logs.named(name).current(), directory.inboxes.named(name)
-            if run is None or not inbox.waiting(run):
-                inbox.drop()
+                yield from run.journal.roots(line.record)
+            if line is None or not run.inbox.waiting(line):
+                run.inbox.drop()
             else:
-                yield from inbox.roots(run)
-        for name in directory.events.names():
-            run, events = directory.logs.named(name).current(), directory.events.named(name)
-            if run is None or not events.spans(run):
-                events.drop()
+                yield from run.inbox.roots(line)
+            if line is None or not run.events.spans(line):
+                run.events.drop()
             else:
-                yield from events.roots(run)
+                yield from run.events.roots(line)
 
 
 def needed_blobs(file: CheckpointFile, *, with_events: bool = True) -> set[str]:
@@ -306,3 +335,128 @@ def _span(entry: LogEntry) -> Span:
 def _cover(ranges: Iterable[tuple[int, int]], *, after: int, end: int) -> bool:
     """Ask whether these disjoint ranges contain every number above `after` up to `end`."""
     return sum(last - max(first, after + 1) + 1 for first, last in ranges) >= end - after
+
+
+def forks_of(directory: Directory, run: RunFiles) -> Mapping[str, str]:
+    """Return the forks that need a checkpoint of a run, each with that checkpoint."""
+    ids = [entry.checkpoint_id for entry in run.log.entries()]
+    return {fork: checkpoint_id for checkpoint_id in ids for fork in directory.forks.of(checkpoint_id)}
+
+
+def archive(directory: Directory, run_id: str) -> Archive:
+    """Return all that there is of a run. Raises CheckpointDamagedError."""
+    run = directory.run(run_id)
+    line = run.current()
+    state = rules.require_own_history(line.state if line else None, run_id)
+    assert line is not None, "a state comes from a line"
+    files = list(run.log.files())
+    without_blobs = Archive(
+        record=rules.archive_record(state),
+        checkpoints=tuple(ArchivedCheckpoint(file.manifest, file.settled, file.status, file.wake_at) for file in files),
+        blobs=(),
+        journal=tuple(run.journal.records(state.record)),
+        inbox=tuple(run.inbox.waiting(line)),
+        events=tuple(read_events(directory, run, line, after=0, limit=sys.maxsize)),
+    )
+    inline = {blob.hash: blob for file in files for blob in file.blobs.values()}
+    try:
+        blobs = directory.find_blobs(rules.archive_roots(without_blobs), known=inline)
+    except BlobDamagedError as error:
+        raise CheckpointDamagedError(state.record.head or run_id, error.reason) from error
+    return rules.complete_archive(without_blobs, blobs.values())
+
+
+def restore(directory: Directory, archived: Archive) -> None:
+    """Write a run from another store, replacing one that was exported from here."""
+    run = directory.run(archived.record.run_id)
+    line = run.current()
+    rules.require_restorable(line.state if line else None, archived, forks=forks_of(directory, run))
+    removed = set(directory.files_of(run))
+    for checkpoint in archived.checkpoints:
+        path = directory.checkpoints.path(checkpoint.manifest.checkpoint_id)
+        if (CHECKPOINTS, path.name) not in removed and directory.disk.stamp(path):
+            raise rules.duplicate_checkpoint_error(checkpoint.manifest.checkpoint_id)
+    with directory.disk.always_fsync():
+        files = list(_Restoration(directory, archived, run.name).files())
+    # Blobs that were here already may have been written without fsync.
+    directory.blobs.flush(blob.hash for blob in archived.blobs)
+    directory.change_run(files, removed=removed)
+
+
+class _Restoration:
+    """Makes the files of one run. Large blobs are written at once: alone they do no harm."""
+
+    def __init__(self, directory: Directory, archived: Archive, name: str) -> None:
+        self._directory = directory
+        self._archive = archived
+        self._name = name
+        self._blobs = {blob.hash: blob for blob in archived.blobs}
+        # Smaller than the number of any commit that follows, like the token of a run that begins here.
+        self._life = directory.counter.take()
+
+    def files(self) -> Iterator[tuple[Target, bytes]]:
+        """Return the content of each file."""
+        checkpoints = list(self._checkpoints())
+        for file in checkpoints:
+            yield (CHECKPOINTS, self._directory.checkpoints.path(file.manifest.checkpoint_id).name), encode(file)
+        yield (RUNS, self._name), self._log([file.entry for file in checkpoints])
+        for location, values in ((JOURNAL, self._journal()), (INBOX, self._inbox()), (EVENTS, self._events())):
+            data = b"".join(map(lines.encode, values))
+            if data:
+                yield (location, self._name), data
+
+    def _checkpoints(self) -> Iterator[CheckpointFile]:
+        batches = {batch.checkpoint_id: batch for batch in self._archive.events}
+        events = rules.last_removed_event(self._archive)
+        for checkpoint in self._archive.checkpoints:
+            manifest = checkpoint.manifest
+            batch = batches.get(manifest.checkpoint_id)
+            events = batch.last if batch else events
+            roots = (*manifest.roots, *(batch.refs if batch else ()))
+            inline, beside = place(roots, carried={}, new=self._blobs)
+            self._directory.blobs.add(beside.values())
+            yield CheckpointFile(
+                manifest=manifest,
+                settled=checkpoint.settled,
+                sequence=self._directory.counter.take(),
+                blobs=inline,
+                status=checkpoint.status,
+                wake_at=checkpoint.wake_at,
+                events=events,
+                batch=batch,
+            )
+
+    def _log(self, entries: Sequence[LogEntry]) -> bytes:
+        line = LogLine(
+            change="restore",
+            state=rules.restored_state(self._archive, token=self._life),
+            newest=entries[-1],
+            life=self._life,
+            forgotten=rules.last_removed_event(self._archive),
+        )
+        return encode_log(line, entries)
+
+    def _journal(self) -> Iterator[object]:
+        records = self._archive.journal
+        if records:
+            yield journal_line(
+                self._archive.record, records, self._place(ref for record in records for ref in record.refs)
+            )
+
+    def _inbox(self) -> Iterator[object]:
+        for command in self._archive.inbox:
+            numbered = rules.number_command(command, number=self._directory.counter.take())
+            yield inbox_line(self._life, numbered, self._place(numbered.refs))
+
+    def _events(self) -> Iterator[object]:
+        """Return the events of commits whose checkpoints are not in the archive."""
+        there = {checkpoint.manifest.checkpoint_id for checkpoint in self._archive.checkpoints}
+        for batch, moment in zip(self._archive.events, rules.event_times(self._archive), strict=True):
+            if batch.checkpoint_id not in there:
+                yield event_line(self._life, batch, moment, self._place(batch.refs))
+
+    def _place(self, refs: Iterable[str]) -> tuple[Blob, ...]:
+        """Return the blobs that go into a line, and write the others to files."""
+        inline, large = lines.split_blobs(closure(refs, self._blobs.get).values())
+        self._directory.blobs.add(large)
+        return inline

@@ -1,48 +1,31 @@
 """Append-only files of checksummed lines.
 
-A line is a checksum, a space, a JSON value and a newline. A crash can leave half a line at the end; readers ignore it
-and the next append overwrites it. A complete line with a wrong checksum is damage, and so is a line whose newline was
-replaced.
-
-A power cut can leave zeros in place of lines that were not fsynced, even if later lines survive. A file is therefore
-fsynced before the next line is appended, or its lines say how much of it was fsynced (`read_before_hole`).
+A line is a checksum, a space, a JSON value and a newline. Every append is fsynced, so a crash can only tear the last
+one. It can leave half a line at the end; readers ignore it and the next append overwrites it. A power cut can also
+leave sectors of zeros in what was not fsynced. Everything else that is not a sound line is damage.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
+from perdure.errors import WorkflowCheckpointException
 from perdure.records import Blob, digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from perdure.records import RunRecord
-    from perdure.storage.disk import Disk, Stamp
-
-Identity: TypeAlias = "tuple[Stamp, bytes] | None"
-"""The stamp of a file and its first checksum: a new file can get the stamp of the one that it replaces."""
+    from perdure.storage.disk import Disk
 
 _CHECKSUM_LENGTH = 16
 _BLOCK_SIZE = 4096
 _SECTOR_SIZE = 512
 _INLINE_SIZE_MAX = 4096
+# No line contains this byte: JSON escapes it.
 _ZERO = b"\0"
-"""No line contains this byte: JSON escapes it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A value and its place in the file, newline included."""
-
-    value: Any
-    start: int
-    end: int
 
 
 def encode(value: object) -> bytes:
@@ -51,90 +34,60 @@ def encode(value: object) -> bytes:
     return _checksum(text) + b" " + text + b"\n"
 
 
-def identify(disk: Disk, path: Path) -> Identity:
-    """Return the identity of a file, None if there is none."""
-    stamp = disk.stamp(path)
-    return (stamp, disk.read(path, end=_CHECKSUM_LENGTH)) if stamp else None
+def decode(path: Path, line: bytes) -> Any:
+    """Return the value of a line without its newline. Raises WorkflowCheckpointException, which names the file."""
+    if not _is_sound(line):
+        raise _damaged(path)
+    return json.loads(line[_CHECKSUM_LENGTH + 1 :].decode("utf-8", "surrogatepass"))
 
 
-def append(disk: Disk, path: Path, value: object, *, sync: bool, sync_before: bool = False) -> int:
-    """Append a line and return the size of the file. `sync_before` fsyncs what is there before."""
-    line = encode(value)
-    end = _sound_end(disk, path)
-    if sync_before and end:
-        disk.write_at(path, end, b"", sync=True)
-    disk.write_at(path, end, line, sync=sync)
-    return end + len(line)
+def append(disk: Disk, path: Path, values: Iterable[object], *, end: int | None = None) -> int:
+    """Append lines durably and return the size of the file. `end` is the end of its sound lines, if known."""
+    data = b"".join(map(encode, values))
+    end = _sound_end(disk, path) if end is None else end
+    if end == 0:
+        # A file that is not empty has a durable name, whoever has written it.
+        disk.write_at(path, 0, b"", sync=False)
+        disk.sync_directory(path.parent)
+    disk.write_at(path, end, data, sync=True)
+    return end + len(data)
 
 
-def read(disk: Disk, path: Path, *, start: int = 0) -> tuple[list[Line], int]:
-    """Return the lines from an offset on, and the offset behind the last complete one."""
-    try:
-        data = disk.read(path, start=start)
-    except FileNotFoundError:
-        return [], start
-    complete, newline, rest = data.rpartition(b"\n")
-    _require_torn(path, rest)
-    return _split(path, complete + newline, start)
+def read(disk: Disk, path: Path) -> list[Any]:
+    """Return the values of a file, none if there is no file."""
+    return [decode(path, line) for line in read_sound(disk, path).split(b"\n")[:-1]]
 
 
-def read_before_hole(disk: Disk, path: Path) -> tuple[list[Line], int]:
-    """Read lines up to the first hole that a power cut left.
-
-    Each value says under "synced" how much of the file was fsynced when it was written. A hole in that is damage.
-    """
+def read_sound(disk: Disk, path: Path) -> bytes:
+    """Return the complete lines of a file, up to the first hole that a power cut left."""
     try:
         data = disk.read(path)
     except FileNotFoundError:
-        return [], 0
+        return b""
     hole = _find_hole(data)
     if hole is None:
-        return read(disk, path)
+        end = data.rfind(b"\n") + 1
+        _require_torn(path, data[end:])
+        return data[:end]
     end = data.rfind(b"\n", 0, hole) + 1
-    later = (_decode(path, line) for line in data[end:].split(b"\n") if _is_sound(line))
-    if any(value.get("synced", 0) > end for value in later):
+    later = (decode(path, line) for line in data[end:].split(b"\n") if _is_sound(line))
+    # Journals of earlier releases have lines that were not fsynced. They say how much of the file was.
+    if any(value.get("synced", len(data)) > end for value in later):
         raise _damaged(path)
-    return _split(path, data[:end], 0)
-
-
-def read_at(disk: Disk, path: Path, start: int, end: int) -> Any:
-    """Return the value in one place."""
-    data = disk.read(path, start=start, end=end)
-    if not data.endswith(b"\n"):
-        raise _damaged(path)
-    return _decode(path, data[:-1])
+    return data[:end]
 
 
 def read_backward(disk: Disk, path: Path) -> Iterator[Any]:
     """Return the values, newest first, and read only as much of the file as is asked for."""
-    stamp = disk.stamp(path)
-    start = stamp.size if stamp else 0
-    rest = b""
-    is_end = True
+    start, rest = _sound_end(disk, path), b""
     while start > 0:
         end, start = start, max(0, start - _BLOCK_SIZE)
-        data = disk.read(path, start=start, end=end) + rest
-        if is_end:
-            complete, newline, torn = data.rpartition(b"\n")
-            if not newline and start > 0:
-                rest = data
-                continue
-            _require_torn(path, torn)
-            data, is_end = complete + newline, False
-        if start > 0:
-            # The first line may begin in the block before.
-            first, newline, data = data.partition(b"\n")
-            rest = first + newline
-        for line in reversed(data.split(b"\n")[:-1]):
-            yield _decode(path, line)
-
-
-def read_only_line(path: Path, data: bytes) -> Any | None:
-    """Return the value of a file of one line that contains these bytes, None if it is damaged."""
-    try:
-        return _decode(path, data.partition(b"\n")[0])
-    except WorkflowCheckpointException:
-        return None
+        rest = disk.read(path, start=start, end=end) + rest
+        # The first line may begin in the block before.
+        cut = rest.find(b"\n") + 1 if start else 0
+        rest, complete = rest[:cut], rest[cut:]
+        for line in reversed(complete.split(b"\n")[:-1]):
+            yield decode(path, line)
 
 
 def encode_bytes(data: bytes) -> dict[str, str]:
@@ -155,9 +108,10 @@ def encode_blobs(blobs: Iterable[Blob]) -> list[dict[str, Any]]:
     return [{"hash": each.hash, "kind": each.kind, "refs": each.refs, **encode_bytes(each.data)} for each in blobs]
 
 
-def decode_blobs(fields: Iterable[dict[str, Any]]) -> tuple[Blob, ...]:
-    """Return the blobs that `encode_parts` has encoded."""
-    return tuple(Blob(each["hash"], decode_bytes(each), tuple(each["refs"]), each["kind"]) for each in fields)
+def decode_blobs(values: Iterable[dict[str, Any]]) -> dict[str, Blob]:
+    """Return the blobs in the values of a file, by hash."""
+    fields = (each for value in values for each in value["parts"])
+    return {each["hash"]: Blob(each["hash"], decode_bytes(each), tuple(each["refs"]), each["kind"]) for each in fields}
 
 
 def split_blobs(blobs: Iterable[Blob]) -> tuple[tuple[Blob, ...], tuple[Blob, ...]]:
@@ -165,119 +119,6 @@ def split_blobs(blobs: Iterable[Blob]) -> tuple[tuple[Blob, ...], tuple[Blob, ..
     distinct = {blob.hash: blob for blob in blobs}.values()
     inline = tuple(blob for blob in distinct if len(blob.data) <= _INLINE_SIZE_MAX)
     return inline, tuple(blob for blob in distinct if len(blob.data) > _INLINE_SIZE_MAX)
-
-
-class LineFile:
-    """A file of lines that belongs to one run. Its content is remembered until the file changes.
-
-    Subclasses keep the content: `_clear` forgets it, `_take` adds a line to it.
-    """
-
-    noun: str
-
-    def __init__(self, disk: Disk, path: Path) -> None:
-        self._disk = disk
-        self._path = path
-        self._forget()
-
-    def drop(self) -> None:
-        """Remove the file, damaged or not."""
-        self._forget()
-        if self._disk.stamp(self._path):
-            self._disk.remove(self._path)
-
-    def find_blob(self, blob_hash: str) -> Blob | None:
-        """Return a blob that the file contains, if it was read before."""
-        raise NotImplementedError
-
-    def read_blobs(self) -> Iterator[Blob]:
-        """Read every blob that the file contains. Raises WorkflowCheckpointException."""
-        for line in self._read_lines()[0]:
-            yield from decode_blobs(line.value["parts"])
-
-    def _clear(self) -> None:
-        raise NotImplementedError
-
-    def _take(self, line: Line) -> None:
-        raise NotImplementedError
-
-    def _read_lines(self, *, start: int = 0) -> tuple[list[Line], int]:
-        return read(self._disk, self._path, start=start)
-
-    def _has_grown(self, identity: Identity) -> bool:
-        """Ask whether it is enough to read what was appended. Files that are always short are read whole."""
-        del identity
-        return False
-
-    def _forget(self) -> None:
-        self._identity: Identity = None
-        self._end = 0
-        self._is_synced = False
-        """True if this process knows that the name is durable, and the content unless it is appended without fsync."""
-        self._clear()
-
-    def _refresh(self, run: RunRecord) -> None:
-        """Read the file if it has changed. Raises CheckpointDamagedError, which names the head of the run."""
-        identity = identify(self._disk, self._path)
-        if identity == self._identity:
-            return
-        self._is_synced = False
-        if not self._has_grown(identity):
-            self._forget()
-        try:
-            found, end = self._read_lines(start=self._end)
-        except WorkflowCheckpointException as error:
-            self._forget()
-            raise self._damaged(run) from error
-        for line in found:
-            self._take(line)
-        self._end, self._identity = end, identity
-
-    def _append(self, values: Sequence[object], *, sync: bool) -> None:
-        was_synced, self._is_synced = self._is_synced, False
-        data, found = _lay_out(values, self._end)
-        self._disk.write_at(self._path, self._end, data, sync=sync)
-        if sync and not was_synced:
-            self._disk.sync_directory(self._path.parent)
-        self._remember(found, is_synced=sync or was_synced)
-
-    def _rewrite(self, values: Sequence[object]) -> None:
-        """Replace the content of the file, durably."""
-        self._forget()
-        data, found = _lay_out(values, 0)
-        self._disk.replace(self._path, data)
-        self._remember(found, is_synced=True)
-
-    def _remember(self, found: Sequence[Line], *, is_synced: bool) -> None:
-        for line in found:
-            self._take(line)
-            self._end = line.end
-        self._is_synced = is_synced
-        self._identity = identify(self._disk, self._path)
-
-    def _damaged(self, run: RunRecord) -> CheckpointDamagedError:
-        reason = f"the {self.noun} of its run {run.run_id!r} is not what was written"
-        return CheckpointDamagedError(run.head or f"{run.run_id}@0", reason)
-
-
-def _split(path: Path, data: bytes, start: int) -> tuple[list[Line], int]:
-    """Return the lines of data that begins at an offset, and the offset behind them."""
-    found: list[Line] = []
-    for line in data.split(b"\n")[:-1]:
-        found.append(Line(_decode(path, line), start, start + len(line) + 1))
-        start += len(line) + 1
-    return found, start
-
-
-def _lay_out(values: Iterable[object], start: int) -> tuple[bytes, list[Line]]:
-    """Return the bytes of lines that begin at an offset, and the lines."""
-    data = bytearray()
-    found: list[Line] = []
-    for value in values:
-        line = encode(value)
-        found.append(Line(value, start + len(data), start + len(data) + len(line)))
-        data += line
-    return bytes(data), found
 
 
 def _find_hole(data: bytes) -> int | None:
@@ -297,27 +138,13 @@ def _find_hole(data: bytes) -> int | None:
 def _sound_end(disk: Disk, path: Path) -> int:
     """Return the offset behind the last complete line."""
     stamp = disk.stamp(path)
-    size = end = stamp.size if stamp else 0
-    while end > 0:
-        start = max(0, end - _BLOCK_SIZE)
-        newline = disk.read(path, start=start, end=end).rfind(b"\n")
-        if newline >= 0:
-            end = start + newline + 1
-            break
-        end = start
-    if end < size:
-        _require_torn(path, disk.read(path, start=end))
-    return end
-
-
-def _checksum(text: bytes) -> bytes:
-    return digest(text)[:_CHECKSUM_LENGTH].encode("ascii")
-
-
-def _decode(path: Path, line: bytes) -> Any:
-    if not _is_sound(line):
-        raise _damaged(path)
-    return json.loads(line[_CHECKSUM_LENGTH + 1 :].decode("utf-8", "surrogatepass"))
+    start, rest = stamp.size if stamp else 0, b""
+    while start > 0 and b"\n" not in rest:
+        end, start = start, max(0, start - _BLOCK_SIZE)
+        rest = disk.read(path, start=start, end=end) + rest
+    complete = rest.rfind(b"\n") + 1
+    _require_torn(path, rest[complete:])
+    return start + complete
 
 
 def _require_torn(path: Path, rest: bytes) -> None:
@@ -325,6 +152,10 @@ def _require_torn(path: Path, rest: bytes) -> None:
     # A power cut can leave a zero there.
     if not rest.endswith(_ZERO) and _is_sound(rest[:-1]):
         raise _damaged(path)
+
+
+def _checksum(text: bytes) -> bytes:
+    return digest(text)[:_CHECKSUM_LENGTH].encode("ascii")
 
 
 def _is_sound(line: bytes) -> bool:

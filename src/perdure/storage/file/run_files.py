@@ -1,83 +1,301 @@
-"""The journal, the inbox and the old events of a run, each a file of lines named like the run's log."""
+"""The files of one run, all of lines and with the same name: log, journal, inbox and old events.
+
+Each line of the log is the whole run after a change, and the last line that holds is the run. The line of a commit is
+written first and holds once the checkpoint exists, so a crash leaves the run as it was before or after the commit.
+
+A checkpoint also contains what the line of its commit says. If the log has lost its end, or if an earlier release has
+written no lines for some commits, the next checkpoints of the run are found by their numbers. A checkpoint behind the
+last line that does not follow from it shows that other changes are lost.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
-from dataclasses import dataclass, replace
+import sys
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from typing_extensions import override
-
-from perdure.errors import WorkflowCheckpointException
-from perdure.records import Command, EventBatch, JournalRecord
+from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
+from perdure.records import Command, EventBatch, Halt, JournalRecord, Owner, RunRecord
+from perdure.storage import rules
 from perdure.storage.file import lines
 from perdure.storage.file.blobs import closure
-from perdure.storage.file.lines import LineFile
-from perdure.storage.file.run_log import SUFFIX
-from perdure.storage.ids import file_name
+from perdure.storage.file.checkpoints import LogEntry, status_of, usual_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from perdure.records import Blob, RunRecord
+    from perdure.records import Blob
     from perdure.storage.disk import Disk
-    from perdure.storage.file.run_log import LogLine
+    from perdure.storage.file.checkpoints import CheckpointFile, Checkpoints, RunAfter
 
 CONSUMED_MAX = 32
 """A run's log names at most this many consumed commands before they are removed from the inbox's file."""
 
-_CACHED_FILES_MAX = 64
+# A log is rewritten when it has this many lines more than twice the lines that it needs.
+_SPARE_LINES = 64
 _JOURNAL_SIZE_BEFORE_COMPACTION = 256 * 1024
 _EVENTS_SIZE_BEFORE_COMPACTION = 64 * 1024
+_RECORD_FIELDS = tuple(each.name for each in fields(RunRecord))
 
-F = TypeVar("F", bound=LineFile)
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A run after a change: "claim", "release", "progress", "commit", "rewind", "deletion" or "restore".
+
+    `newest` is the newest commit, which is the head unless the run was rewound. `subject` is the checkpoint that was
+    committed, restored or deleted. `life` is the token of the lease with which the run began: files of an earlier run
+    of the same id have another one. `consumed` are numbers of commands that have left the inbox, although its file may
+    still contain them. `forgotten` is the number of the last event that retention has removed. `since` are the commits
+    that no earlier line lists, without the one of this line.
+    """
+
+    change: str
+    state: rules.RunState
+    newest: LogEntry | None
+    subject: str | None = None
+    life: int = 0
+    consumed: tuple[int, ...] = ()
+    forgotten: int = 0
+    since: tuple[LogEntry, ...] = ()
+
+    @property
+    def record(self) -> RunRecord:
+        """Return the public record of the run."""
+        return self.state.record
 
 
-class RunFiles(Generic[F]):
-    """The files of one kind, by run id or file name."""
+class RunLog:
+    """The log of one run."""
 
-    def __init__(self, disk: Disk, directory: Path, open_file: Callable[[Disk, Path], F]) -> None:
+    def __init__(self, disk: Disk, path: Path, checkpoints: Checkpoints) -> None:
+        self.path = path
         self._disk = disk
-        self._directory = directory
-        self._open_file = open_file
-        self._cache: OrderedDict[str, F] = OrderedDict()
+        self._checkpoints = checkpoints
 
-    def of(self, run_id: str) -> F:
-        """Return the file of a run, which need not exist."""
-        return self.named(file_name(run_id) + SUFFIX)
+    def current(self) -> LogLine | None:
+        """Return the run as it is now, None if it does not exist. Raises CheckpointDamagedError."""
+        lost: list[LogLine] = []
+        for line in self._read_backward():
+            if line.change != "commit" or (line.newest and self._checkpoints.holds(line.newest)):
+                _require_history(line, lost)
+                return self._follow(replace(line, since=()))
+            lost.append(line)
+        return None
 
-    def named(self, name: str) -> F:
-        """Return the file of that name."""
-        file = self._cache.pop(name, None) or self._open_file(self._disk, self._directory / name)
-        self._cache[name] = file
-        if len(self._cache) > _CACHED_FILES_MAX:
-            self._cache.popitem(last=False)
-        return file
+    def entries(self, *, after: int = -1) -> list[LogEntry]:
+        """Return the commits of the run in order, only those with events above `after` if that is given."""
+        found: list[LogEntry] = []
+        below = sys.maxsize
+        for entry in self._entries_backward():
+            if entry.events <= after:
+                break
+            # An earlier entry with a position that is not below belongs to a commit that did not happen.
+            if entry.position < below and self._checkpoints.exists(entry.checkpoint_id):
+                below = entry.position
+                found.append(entry)
+        return found[::-1]
 
-    def forget(self, name: str) -> None:
-        """Remember nothing of a file that was replaced or removed."""
-        self._cache.pop(name, None)
+    def files(self) -> Iterator[CheckpointFile]:
+        """Read the checkpoints of the run in order. Raises CheckpointDamagedError."""
+        return (file for entry in self.entries() if (file := self._checkpoints.find_entry(entry)))
 
-    def names(self) -> list[str]:
-        """Return the names of all files."""
-        return [name for name in self._disk.names(self._directory) if name.endswith(SUFFIX)]
+    def append(self, line: LogLine) -> None:
+        """Append a line durably."""
+        lines.append(self._disk, self.path, [_to_json(line)])
 
-    def find_blob(self, blob_hash: str) -> Blob | None:
-        """Return a blob that one of the files contains, if that was read before."""
-        found = (file.find_blob(blob_hash) for file in self._cache.values())
-        return next((blob for blob in found if blob), None)
+    def lists(self, checkpoint_id: str) -> bool:
+        """Ask whether a checkpoint belongs to the run."""
+        return any(entry.checkpoint_id == checkpoint_id for line in self._read_backward() for entry in _entries(line))
+
+    def shorten(self, line: LogLine, entries: Sequence[LogEntry]) -> None:
+        """Rewrite the log of a run that has these checkpoints if most of it is about others."""
+        if lines.read_sound(self._disk, self.path).count(b"\n") > 2 * len(entries) + _SPARE_LINES:
+            self._disk.replace(self.path, encode_log(replace(line, change="claim", subject=None), entries))
+
+    def without(self, line: LogLine, checkpoint_id: str) -> tuple[LogLine, Sequence[LogEntry]] | None:
+        """Return the run and its commits after one of its checkpoints is deleted, None if that was the only one."""
+        left = [entry for entry in self.entries() if entry.checkpoint_id != checkpoint_id]
+        newest = next((entry for entry in reversed(left) if self._checkpoints.holds(entry)), None)
+        if newest is None:
+            return None
+        state = line.state
+        if state.record.head == checkpoint_id:
+            state = rules.move_head(
+                state,
+                head=newest.checkpoint_id,
+                settled=newest.settled,
+                status=newest.status,
+                wake_at=newest.wake_at,
+            )
+        return replace(line, change="deletion", state=state, newest=newest, subject=checkpoint_id), left
+
+    def _read_backward(self) -> Iterator[LogLine]:
+        return map(_from_json, lines.read_backward(self._disk, self.path))
+
+    def _entries_backward(self) -> Iterator[LogEntry]:
+        current = self.current()
+        yield from reversed(current.since if current else ())
+        for line in self._read_backward():
+            yield from reversed(_entries(line))
+
+    def _follow(self, line: LogLine) -> LogLine:
+        """Return the run after the commits that have no line. Raises CheckpointDamagedError."""
+        while file := self._find_next(line, 1):
+            if file.run is None or file.run.after != line.record.head:
+                raise CheckpointDamagedError(file.manifest.checkpoint_id, "the log of its run has lost its end")
+            line = _after_commit(line, file, file.run)
+        if self._find_next(line, 2):
+            missing = usual_id(line.record.run_id, line.record.position + 1)
+            raise CheckpointDamagedError(missing, "its file is gone")
+        return line
+
+    def _find_next(self, line: LogLine, distance: int) -> CheckpointFile | None:
+        """Return a checkpoint that follows the newest one, unless an earlier run of this id has left it."""
+        record = line.record
+        file = self._checkpoints.find(usual_id(record.run_id, record.position + distance))
+        if file is None or file.sequence <= line.life:
+            return None
+        manifest = file.manifest
+        return file if (manifest.run_id, manifest.position) == (record.run_id, record.position + distance) else None
+
+
+def encode_log(line: LogLine, kept: Iterable[LogEntry]) -> bytes:
+    """Return a complete log that describes the run as the line does, and lists these checkpoints."""
+    line = replace(line, since=())
+    commits = (replace(line, change="commit", newest=entry, subject=entry.checkpoint_id) for entry in kept)
+    return b"".join(lines.encode(_to_json(each)) for each in (*commits, line))
+
+
+def _entries(line: LogLine) -> tuple[LogEntry, ...]:
+    """Return the commits that a line lists."""
+    return (*line.since, line.newest) if line.change == "commit" and line.newest else line.since
+
+
+def _after_commit(line: LogLine, file: CheckpointFile, run: RunAfter) -> LogLine:
+    """Return the run after a commit, as its checkpoint describes it."""
+    manifest, entry = file.manifest, file.entry
+    record = replace(
+        line.record,
+        head=manifest.checkpoint_id,
+        position=manifest.position,
+        settled=file.settled,
+        status=file.status,
+        wake_at=file.wake_at,
+        events=file.events,
+        attempts=0,
+        # The owner that committed had taken the lease, which ends a halt, but that line may be lost.
+        halt=None,
+    )
+    return LogLine(
+        change="commit",
+        state=replace(line.state, record=record, moment=entry.moment),
+        newest=entry,
+        subject=entry.checkpoint_id,
+        life=line.life,
+        consumed=run.consumed,
+        forgotten=run.forgotten,
+        since=(*line.since, entry),
+    )
+
+
+def _require_history(line: LogLine, lost: Sequence[LogLine]) -> None:
+    """Refuse a run without checkpoints if later lines show that it had some.
+
+    Only the last commit may be missing, tried once or several times: it did not happen.
+    """
+    if line.record.position == rules.BEFORE_THE_FIRST and any(
+        each.since or each.record.position != lost[0].record.position for each in lost
+    ):
+        raise CheckpointDamagedError(lost[0].subject or "", "its file is gone, and so is every other one of its run")
+
+
+def _to_json(line: LogLine) -> dict[str, Any]:
+    record = line.record
+    halt = record.halt
+    return {
+        "change": line.change,
+        "subject": line.subject,
+        "since": [asdict(entry) for entry in line.since],
+        **{name: getattr(record, name) for name in _RECORD_FIELDS},
+        "owner": asdict(record.owner) if record.owner else None,
+        "halt": halt and {"kind": halt.kind, "at": halt.at, "reason": halt.reason, **lines.encode_bytes(halt.data)},
+        "token": line.state.token,
+        "moment": line.state.moment,
+        "newest": asdict(line.newest) if line.newest else None,
+        "life": line.life,
+        "consumed": line.consumed,
+        "forgotten": line.forgotten,
+    }
+
+
+def _from_json(value: dict[str, Any]) -> LogLine:
+    """Read a line of this release or an earlier one, which may lack some of the fields."""
+    record: dict[str, Any] = {name: value[name] for name in _RECORD_FIELDS if name in value}
+    record.setdefault("status", status_of(value["settled"]))
+    owner, halt, newest = value["owner"], value.get("halt"), value["newest"]
+    record["owner"] = Owner(**owner) if owner else None
+    record["halt"] = Halt(halt["kind"], halt["at"], halt["reason"], lines.decode_bytes(halt)) if halt else None
+    return LogLine(
+        change=value["change"],
+        state=rules.RunState(RunRecord(**record), token=value["token"], moment=value["moment"]),
+        newest=_entry_from_json(newest) if newest else None,
+        subject=value["subject"],
+        life=value.get("life", 0),
+        consumed=tuple(value.get("consumed", ())),
+        forgotten=value.get("forgotten", 0),
+        since=tuple(map(_entry_from_json, value.get("since", ()))),
+    )
+
+
+def _entry_from_json(value: dict[str, Any]) -> LogEntry:
+    known: dict[str, Any] = {"status": status_of(value["settled"]), **value}
+    return LogEntry(**known)
+
+
+class LineFile:
+    """A file of lines that belongs to one run. `sources` notes which file has which small blob."""
+
+    noun: str
+
+    def __init__(self, disk: Disk, path: Path, sources: dict[str, Path]) -> None:
+        self.path = path
+        self._disk = disk
+        self._sources = sources
+
+    def drop(self) -> None:
+        """Remove the file, damaged or not."""
+        if self._disk.stamp(self.path):
+            self._disk.remove(self.path)
 
     def read_blobs(self) -> Mapping[str, Blob]:
-        """Read the blobs of all files."""
-        blobs: dict[str, Blob] = {}
-        for name in self.names():
-            # Nobody asked for a damaged file. Whoever does gets the error.
-            with contextlib.suppress(WorkflowCheckpointException):
-                blobs.update((blob.hash, blob) for blob in self.named(name).read_blobs())
-        return blobs
+        """Return the blobs that the file contains. Raises WorkflowCheckpointException."""
+        return lines.decode_blobs(lines.read(self._disk, self.path))
+
+    def _read(self, run: RunRecord) -> list[dict[str, Any]]:
+        """Return the values of all lines. Raises CheckpointDamagedError, which names the head of the run."""
+        with self._damage_of(run):
+            values = lines.read(self._disk, self.path)
+        self._sources.update((blob["hash"], self.path) for value in values for blob in value["parts"])
+        return values
+
+    def _append(self, run: RunRecord, values: Iterable[object]) -> None:
+        with self._damage_of(run):
+            lines.append(self._disk, self.path, values)
+
+    def _rewrite(self, values: Iterable[object]) -> None:
+        """Replace the content of the file, durably."""
+        self._disk.replace(self.path, b"".join(map(lines.encode, values)))
+
+    @contextlib.contextmanager
+    def _damage_of(self, run: RunRecord) -> Generator[None]:
+        try:
+            yield
+        except WorkflowCheckpointException as error:
+            reason = f"the {self.noun} of its run {run.run_id!r} is not what was written"
+            raise CheckpointDamagedError(run.head or f"{run.run_id}@0", reason) from error
 
 
 class Journal(LineFile):
@@ -89,109 +307,61 @@ class Journal(LineFile):
 
     noun = "journal"
 
-    @override
-    def _clear(self) -> None:
-        self._belongs_to: tuple[str | None, str] | None = None
-        self._records: dict[str, JournalRecord] = {}
-        self._blobs: dict[str, Blob] = {}
-        self._synced = 0
-        """The offset up to which the file is known to be fsynced."""
-        self._replaced = 0
-        """The number of replaced records with blobs in files of their own."""
-
-    @override
-    def _read_lines(self, *, start: int = 0) -> tuple[list[lines.Line], int]:
-        assert start == 0, "a journal is read whole"
-        return lines.read_before_hole(self._disk, self._path)
-
-    @override
-    def _take(self, line: lines.Line) -> None:
-        value = line.value
-        self._synced = max(self._synced, value.get("synced", 0))
-        if self._belongs_to != (value["head"], value["nonce"]):
-            self._belongs_to = (value["head"], value["nonce"])
-            self._records.clear()
-            self._blobs.clear()
-        self._blobs.update((blob.hash, blob) for blob in lines.decode_blobs(value["parts"]))
-        for each in value["records"]:
-            before = self._records.get(each["key"])
-            self._replaced += before is not None and self._has_blobs(before)
-            # A key that exists keeps its place.
-            self._records[each["key"]] = JournalRecord(each["key"], lines.decode_bytes(each), tuple(each["refs"]))
-
-    @override
-    def find_blob(self, blob_hash: str) -> Blob | None:
-        return self._blobs.get(blob_hash)
-
     def records(self, run: RunRecord) -> Sequence[JournalRecord]:
         """Return the records since the head of the run. Raises CheckpointDamagedError."""
-        self._refresh(run)
-        return tuple(self._records.values()) if self._belongs_to == (run.head, run.nonce) else ()
+        # A key that exists keeps its place.
+        newest = {each["key"]: each for value in self._read_valid(run) for each in value["records"]}
+        return [JournalRecord(key, lines.decode_bytes(each), tuple(each["refs"])) for key, each in newest.items()]
 
     def roots(self, run: RunRecord) -> set[str]:
         """Return the blobs that the file refers to. Raises CheckpointDamagedError."""
-        self._refresh(run)
-        return {ref for each in chain(self._records.values(), self._blobs.values()) for ref in each.refs}
+        blobs = lines.decode_blobs(self._read_valid(run)).values()
+        return {ref for each in chain(self.records(run), blobs) for ref in each.refs}
 
-    def append(
-        self, run: RunRecord, calls: Sequence[tuple[Sequence[JournalRecord], Sequence[Blob]]], *, sync: bool
-    ) -> None:
-        """Append the records of several calls with their small blobs. Raises CheckpointDamagedError."""
-        self._refresh(run)
-        before = self._end
-        if self._identity and self._identity[0].size > before:
-            # Half a line behind a hole would look like a line that nobody wrote.
-            self._disk.write_at(self._path, before, b"", sync=True)
-        self._append([journal_line(run, *call, synced=self._synced) for call in calls], sync=sync)
-        if sync:
-            self._synced = self._end
+    def append(self, run: RunRecord, calls: Sequence[tuple[Sequence[JournalRecord], Sequence[Blob]]]) -> int:
+        """Append the records of several calls with their small blobs. Raises CheckpointDamagedError.
+
+        Returns the number of records that were removed from the file because they were replaced.
+        """
+        with self._damage_of(run):
+            before = len(lines.read_sound(self._disk, self.path))
+            end = lines.append(self._disk, self.path, [journal_line(run, *call) for call in calls], end=before)
         # At each doubling of the size, so that a journal that can't be shortened costs little.
-        if self._end >= _JOURNAL_SIZE_BEFORE_COMPACTION and before.bit_length() < self._end.bit_length():
+        if end >= _JOURNAL_SIZE_BEFORE_COMPACTION and before.bit_length() < end.bit_length():
             # The records are written. If this fails, a later append tries again.
             with contextlib.suppress(OSError):
-                self._compact(run)
+                return self._compact(run)
+        return 0
 
-    def drop_if_void(self, run: RunRecord) -> None:
-        """Remove the file if it belongs to another head. Raises CheckpointDamagedError."""
-        self._refresh(run)
-        if self._belongs_to not in {None, (run.head, run.nonce)}:
-            self.drop()
+    def is_void(self, run: RunRecord) -> bool:
+        """Ask whether all lines belong to other heads. Raises CheckpointDamagedError."""
+        return not self._read_valid(run)
 
-    def count_blobs(self) -> int:
-        """Return the number of records that had blobs in files of their own, as far as the file was read."""
-        return self._replaced + sum(map(self._has_blobs, self._records.values()))
+    def count_blobs(self, run: RunRecord) -> int:
+        """Return the number of records that have blobs in files of their own. Raises CheckpointDamagedError."""
+        values = self._read(run)
+        inline = {blob["hash"] for value in values for blob in value["parts"]}
+        return sum(not inline.issuperset(each["refs"]) for value in values for each in value["records"])
 
-    def _has_blobs(self, record: JournalRecord) -> bool:
-        return not self._blobs.keys() >= set(record.refs)
+    def _read_valid(self, run: RunRecord) -> list[dict[str, Any]]:
+        return [value for value in self._read(run) if (value["head"], value["nonce"]) == (run.head, run.nonce)]
 
-    def _compact(self, run: RunRecord) -> None:
+    def _compact(self, run: RunRecord) -> int:
         """Remove records that were replaced, and the blobs that only they needed."""
-        records, replaced = self.records(run), self._replaced
-        blobs = closure(chain.from_iterable(record.refs for record in records), self._blobs.get)
-        self._rewrite([journal_line(run, records, tuple(blobs.values()))])
-        self._synced, self._replaced = self._end, replaced
+        records, blobs, count = self.records(run), self.read_blobs(), self.count_blobs(run)
+        kept = closure(chain.from_iterable(record.refs for record in records), blobs.get)
+        self._rewrite([journal_line(run, records, tuple(kept.values()))])
+        return count - self.count_blobs(run)
 
 
-def journal_line(
-    run: RunRecord, records: Sequence[JournalRecord], blobs: Sequence[Blob], *, synced: int = 0
-) -> dict[str, Any]:
+def journal_line(run: RunRecord, records: Sequence[JournalRecord], blobs: Sequence[Blob]) -> dict[str, Any]:
     """Return the line of a journal for the records of one call."""
     return {
         "head": run.head,
         "nonce": run.nonce,
-        "synced": synced,
         "records": [{"key": each.key, "refs": each.refs, **lines.encode_bytes(each.data)} for each in records],
         "parts": lines.encode_blobs(blobs),
     }
-
-
-@dataclass(frozen=True, slots=True)
-class _Posted:
-    """A command with its small blobs."""
-
-    life: int
-    command: Command
-    blobs: tuple[Blob, ...]
 
 
 class Inbox(LineFile):
@@ -203,81 +373,52 @@ class Inbox(LineFile):
 
     noun = "inbox"
 
-    @override
-    def _clear(self) -> None:
-        self._posted: list[_Posted] = []
-
-    @override
-    def _take(self, line: lines.Line) -> None:
-        value = line.value
-        expects = value["expects"]
-        command = Command(
-            id=value["id"],
-            kind=value["kind"],
-            data=lines.decode_bytes(value),
-            refs=tuple(value["refs"]),
-            expects=(expects[0], expects[1]) if expects else None,
-            number=value["number"],
-        )
-        self._posted.append(_Posted(value["life"], command, lines.decode_blobs(value["parts"])))
-
-    @override
-    def find_blob(self, blob_hash: str) -> Blob | None:
-        blobs = chain.from_iterable(posted.blobs for posted in self._posted)
-        return next((blob for blob in blobs if blob.hash == blob_hash), None)
-
     def waiting(self, run: LogLine) -> list[Command]:
         """Return the commands that wait, in order. Raises CheckpointDamagedError."""
-        return [posted.command for posted in self._waiting(run)]
+        return [
+            Command(
+                id=value["id"],
+                kind=value["kind"],
+                data=lines.decode_bytes(value),
+                refs=tuple(value["refs"]),
+                expects=(value["expects"][0], value["expects"][1]) if value["expects"] else None,
+                number=value["number"],
+            )
+            for value in self._read_waiting(run)
+        ]
 
     def expecting(self, run: LogLine) -> tuple[int, ...]:
         """Return the numbers of the commands that expect something of the head and are dropped when it moves."""
         return tuple(command.number for command in self.waiting(run) if command.expects is not None)
 
-    def newest(self, run: LogLine) -> int:
-        """Return the number of the newest command that waits, 0 if none does."""
-        return max((command.number for command in self.waiting(run)), default=0)
-
     def roots(self, run: LogLine) -> set[str]:
         """Return the blobs that waiting commands refer to. Raises CheckpointDamagedError."""
-        return {
-            ref
-            for posted in self._waiting(run)
-            for ref in chain(posted.command.refs, *(blob.refs for blob in posted.blobs))
-        }
+        return _refs(self._read_waiting(run))
 
     def highest_number(self, run: LogLine) -> int:
         """Return the highest number of any command in the file. Raises CheckpointDamagedError."""
-        self._refresh(run.record)
-        return max((posted.command.number for posted in self._posted), default=0)
+        return max((value["number"] for value in self._read(run.record)), default=0)
 
     def append(self, run: LogLine, command: Command, blobs: Sequence[Blob]) -> None:
         """Append a command durably. Raises CheckpointDamagedError."""
-        self._refresh(run.record)
-        self._append([inbox_line(run.life, command, blobs)], sync=True)
+        self._append(run.record, [inbox_line(run.life, command, blobs)])
 
     def sync(self, run: LogLine) -> None:
-        """Make the file durable. The process that wrote it may have died before its fsync."""
-        self._refresh(run.record)
-        if not self._is_synced:
-            self._keep(self._waiting(run))
+        """Fsync the file. The process that wrote it may have died before its fsync."""
+        self._append(run.record, [])
 
     def shorten(self, run: LogLine) -> None:
-        """Remove the commands that no longer wait from the file."""
-        waiting = self._waiting(run)
-        if not waiting:
+        """Remove the commands that no longer wait from the file, durably."""
+        waiting = self._read_waiting(run)
+        if waiting:
+            self._rewrite(waiting)
+        else:
             self.drop()
-            self._disk.sync_directory(self._path.parent)
-        elif len(waiting) < len(self._posted):
-            self._keep(waiting)
+            self._disk.sync_directory(self.path.parent)
 
-    def _keep(self, posted: Iterable[_Posted]) -> None:
-        self._rewrite([inbox_line(each.life, each.command, each.blobs) for each in posted])
-
-    def _waiting(self, run: LogLine) -> Sequence[_Posted]:
-        self._refresh(run.record)
-        consumed = set(run.consumed)
-        return [each for each in self._posted if each.life == run.life and each.command.number not in consumed]
+    def _read_waiting(self, run: LogLine) -> list[dict[str, Any]]:
+        values = self._read(run.record)
+        return [each for each in values if each["life"] == run.life and each["number"] not in run.consumed]
 
 
 def inbox_line(life: int, command: Command, blobs: Sequence[Blob]) -> dict[str, Any]:
@@ -295,15 +436,6 @@ def inbox_line(life: int, command: Command, blobs: Sequence[Blob]) -> dict[str, 
 
 
 @dataclass(frozen=True, slots=True)
-class OldBatch:
-    """The events of a checkpoint that is removed, with the small blobs that they need."""
-
-    batch: EventBatch
-    moment: float | None
-    blobs: tuple[Blob, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Span:
     """The numbers of the events of one commit, and the time of the commit."""
 
@@ -312,145 +444,87 @@ class Span:
     moment: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    life: int
-    span: Span
-    start: int
-    end: int
-
-
 class EventFile(LineFile):
-    """The events of removed checkpoints, one commit per line. Other events are in the files of their checkpoints.
-
-    Only the places of the lines are remembered: a run can have many events.
-    """
+    """The events of removed checkpoints, one commit per line. Other events are in the files of their checkpoints."""
 
     noun = "event file"
 
-    @override
-    def _clear(self) -> None:
-        self._lines: list[_Place] = []
-        self._places: dict[str, _Place] = {}
-        """By the hash of a small blob the line that contains it."""
-
-    @override
-    def _has_grown(self, identity: lines.Identity) -> bool:
-        if identity is None or self._identity is None:
-            return False
-        (now, mark), (before, mark_before) = identity, self._identity
-        return mark == mark_before and now.inode == before.inode and now.size > before.size
-
-    @override
-    def _take(self, line: lines.Line) -> None:
-        value = line.value
-        span = Span(value["first"], value["first"] + value["count"] - 1, value["moment"])
-        place = _Place(value["life"], span, line.start, line.end)
-        self._lines.append(place)
-        self._places.update((blob["hash"], place) for blob in value["parts"])
-
-    @override
-    def find_blob(self, blob_hash: str) -> Blob | None:
-        place = self._places.get(blob_hash)
-        if place is None:
-            return None
-        try:
-            blobs = lines.decode_blobs(self._read(place)["parts"])
-        except (FileNotFoundError, WorkflowCheckpointException):
-            # The file was replaced.
-            return None
-        return next((blob for blob in blobs if blob.hash == blob_hash), None)
-
     def spans(self, run: LogLine) -> Mapping[int, Span]:
         """Return the spans of the batches in the file, by their first numbers. Raises CheckpointDamagedError."""
-        return {first: place.span for first, place in self._places_of(run).items()}
+        return {
+            first: Span(first, first + value["count"] - 1, value["moment"])
+            for first, value in self._read_kept(run).items()
+        }
 
-    def batches(self, run: LogLine, *, after: int, end: int, limit: int) -> Mapping[int, EventBatch]:
-        """Return the first batches with numbers above `after` that begin up to `end`. Raises CheckpointDamagedError."""
-        places = self._places_of(run)
-        wanted = sorted(first for first, place in places.items() if place.span.last > after and first <= end)
-        found: dict[int, EventBatch] = {}
-        for first in wanted[:limit]:
-            value = self._read_of(run, places[first])
-            found[first] = EventBatch(
+    def batches(self, run: LogLine) -> Mapping[int, EventBatch]:
+        """Return the batches in the file, by their first numbers. Raises CheckpointDamagedError."""
+        return {
+            first: EventBatch(
                 run_id=run.record.run_id,
                 checkpoint_id=value["checkpoint_id"],
-                first=value["first"],
+                first=first,
                 count=value["count"],
                 data=lines.decode_bytes(value),
                 refs=tuple(value["refs"]),
             )
-        return found
+            for first, value in self._read_kept(run).items()
+        }
 
     def roots(self, run: LogLine) -> set[str]:
         """Return the blobs that the batches refer to. Raises CheckpointDamagedError."""
-        values = [self._read_of(run, place) for place in self._places_of(run).values()]
-        return {ref for each in values for ref in chain(each["refs"], *(blob["refs"] for blob in each["parts"]))}
+        return _refs(self._read_kept(run).values())
 
-    def append(self, run: LogLine, batches: Sequence[OldBatch]) -> None:
-        """Append batches durably. Raises CheckpointDamagedError."""
-        known = self._places_of(run)
-        # A line that is there may not be durable. A second one does no harm.
-        new = [each for each in batches if not self._is_synced or each.batch.first not in known]
-        if new:
-            self._append([event_line(run.life, each) for each in new], sync=True)
+    def append(self, run: LogLine, event_lines: Sequence[dict[str, Any]]) -> None:
+        """Append lines durably. A batch that is there already does no harm. Raises CheckpointDamagedError."""
+        self._append(run.record, event_lines)
 
     def shorten(self, run: LogLine) -> None:
         """Remove what the run has forgotten, if that is most of the file. Raises CheckpointDamagedError."""
-        kept = {(place.start, place.end) for place in self._places_of(run).values()}
-        size = sum(end - start for start, end in kept)
+        kept = self._read_kept(run).values()
+        size, stamp = sum(len(lines.encode(value)) for value in kept), self._disk.stamp(self.path)
         if not kept:
             self.drop()
-        elif self._end - size >= max(size, _EVENTS_SIZE_BEFORE_COMPACTION):
-            found, _ = self._read_lines()
-            self._rewrite([line.value for line in found if (line.start, line.end) in kept])
+        elif stamp and stamp.size - size >= max(size, _EVENTS_SIZE_BEFORE_COMPACTION):
+            self._rewrite(kept)
 
-    def content(self, run: LogLine) -> bytes:
-        """Return the complete lines of the file. Raises CheckpointDamagedError."""
-        self._refresh(run.record)
-        return self._disk.read(self._path, end=self._end) if self._identity else b""
-
-    def flush(self) -> None:
-        """Fsync the file if it was written without fsync."""
-        if self._disk.stamp(self._path):
-            self._disk.flush(self._path)
-
-    def _places_of(self, run: LogLine) -> dict[int, _Place]:
+    def _read_kept(self, run: LogLine) -> dict[int, dict[str, Any]]:
         """Return the lines with events that the run has not forgotten, by their first numbers."""
-        self._refresh(run.record)
+        values = self._read(run.record)
         return {
-            each.span.first: each for each in self._lines if each.life == run.life and each.span.last > run.forgotten
+            each["first"]: each
+            for each in values
+            if each["life"] == run.life and each["first"] + each["count"] - 1 > run.forgotten
         }
 
-    def _read(self, place: _Place) -> dict[str, Any]:
-        return lines.read_at(self._disk, self._path, place.start, place.end)
 
-    def _read_of(self, run: LogLine, place: _Place) -> dict[str, Any]:
-        try:
-            return self._read(place)
-        except WorkflowCheckpointException as error:
-            raise self._damaged(run.record) from error
-
-
-def event_line(life: int, old: OldBatch) -> dict[str, Any]:
+def event_line(life: int, batch: EventBatch, moment: float | None, blobs: Iterable[Blob]) -> dict[str, Any]:
     """Return the line of an event file for a batch of the run that began with that token."""
-    batch = old.batch
     return {
         "life": life,
         "checkpoint_id": batch.checkpoint_id,
         "first": batch.first,
         "count": batch.count,
-        "moment": old.moment,
+        "moment": moment,
         "refs": batch.refs,
         **lines.encode_bytes(batch.data),
-        "parts": lines.encode_blobs(old.blobs),
+        "parts": lines.encode_blobs(blobs),
     }
 
 
-def split_records(
-    records: Iterable[JournalRecord],
-) -> tuple[tuple[JournalRecord, ...], tuple[Blob, ...], tuple[Blob, ...]]:
-    """Return the records for one line, their small blobs and the large ones, which get files of their own."""
-    records = tuple(records)
-    inline, large = lines.split_blobs(blob for record in records for blob in record.blobs)
-    return tuple(replace(record, blobs=()) for record in records), inline, large
+def _refs(values: Iterable[dict[str, Any]]) -> set[str]:
+    """Return the blobs that lines and the small blobs in them refer to."""
+    return {ref for value in values for each in (value, *value["parts"]) for ref in each["refs"]}
+
+
+class RunFiles:
+    """The files of one run."""
+
+    def __init__(
+        self, disk: Disk, directory: Path, name: str, checkpoints: Checkpoints, sources: dict[str, Path]
+    ) -> None:
+        self.name = name
+        self.log = RunLog(disk, directory / "runs" / name, checkpoints)
+        self.journal = Journal(disk, directory / "journal" / name, sources)
+        self.inbox = Inbox(disk, directory / "inbox" / name, sources)
+        self.events = EventFile(disk, directory / "events" / name, sources)
+        self.current = self.log.current

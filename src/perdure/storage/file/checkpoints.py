@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 from urllib.parse import unquote
@@ -34,13 +33,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.records import HeadStatus
-    from perdure.storage.disk import Disk, Stamp
+    from perdure.storage.disk import Disk
 
 FORMAT = 1
 
 _SUFFIX = ".json"
-_CACHED_FILES_MAX = 64
-_CACHED_PLACES_MAX = 200_000
 _INLINE_SIZE_MAX = 4096
 _OWN_FIELDS = frozenset({"manifest", "toc", "pieces", "events", "parts", "checksum"})
 
@@ -53,47 +50,44 @@ _BASE64 = b', "base64": "'
 _CHECKSUM = b',\n  "checksum": "'
 _END = b'"\n}\n'
 
-_TEXT = json.JSONEncoder(ensure_ascii=False)
-_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-
 
 @dataclass(frozen=True, slots=True)
 class LogEntry(Entry):
-    """A checkpoint as the log of its run describes it."""
+    """A checkpoint as the log of its run describes it.
+
+    `events` is the number of the run's newest event as of this commit, `told` the number of events that it emitted.
+    """
 
     events: int = 0
-    """The number of the run's newest event as of this commit."""
     told: int = 0
-    """The number of events that the commit emitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunAfter:
-    """The fields of the run's log line that a commit without such a line keeps in its checkpoint."""
+    """The run after a commit, as far as its checkpoint does not say it. `after` is the head before the commit."""
 
     after: str | None
-    """The head before the commit."""
     consumed: tuple[int, ...] = ()
     forgotten: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFile:
-    """The content of a checkpoint's file."""
+    """The content of a checkpoint's file.
+
+    `sequence` is the number of this commit among all commits of the store, `events` the number of the run's newest
+    event. `blobs` are the small blobs, by hash. Files of early releases have no `run`.
+    """
 
     manifest: Manifest
     settled: bool
     sequence: int
-    """The place of this commit among all commits of the store."""
     blobs: Mapping[str, Blob] = field(repr=False)
-    """The small blobs, by hash."""
     status: HeadStatus = "running"
     wake_at: str | None = None
     events: int = 0
-    """The number of the run's newest event as of this commit."""
     batch: EventBatch | None = None
     run: RunAfter | None = None
-    """None in files of early releases, where every commit had a line in the log."""
 
     @property
     def entry(self) -> LogEntry:
@@ -121,16 +115,23 @@ def status_of(settled: bool) -> HeadStatus:  # noqa: FBT001 - the only argument
     return "idle" if settled else "running"
 
 
-class CheckpointFiles:
-    """The checkpoints of a directory. The most recent ones are cached, because a commit reads the one before it."""
+class Checkpoints:
+    """The checkpoints of a directory. `sources` notes which file has which small blob."""
 
-    def __init__(self, disk: Disk, directory: Path, *, aside: Path) -> None:
+    def __init__(self, disk: Disk, directory: Path, *, aside: Path, sources: dict[str, Path]) -> None:
         self._disk = disk
         self._directory = directory
         self._aside = aside
-        self._cache: OrderedDict[str, tuple[Stamp, CheckpointFile]] = OrderedDict()
-        self._places: dict[str, str] = {}
-        """By the hash of a small blob a checkpoint that contains it."""
+        self._sources = sources
+
+    def path(self, checkpoint_id: str) -> Path:
+        """Return the path of a checkpoint."""
+        return self._directory / (file_name(checkpoint_id) + _SUFFIX)
+
+    def paths(self) -> list[Path]:
+        """Return the paths of all checkpoints."""
+        names = self._disk.names(self._directory)
+        return [self._directory / name for name in names if name.endswith(_SUFFIX) and not name.startswith(".")]
 
     def exists(self, checkpoint_id: str) -> bool:
         """Ask whether there is such a checkpoint, damaged or not."""
@@ -138,18 +139,7 @@ class CheckpointFiles:
 
     def find(self, checkpoint_id: str) -> CheckpointFile | None:
         """Return the checkpoint of that id. Raises CheckpointDamagedError."""
-        path = self.path(checkpoint_id)
-        stamp = self._disk.stamp(path)
-        if stamp is None:
-            return None
-        cached = self._cache.get(checkpoint_id)
-        if cached and cached[0] == stamp:
-            self._cache.move_to_end(checkpoint_id)
-            return cached[1]
-        file = self.read(path.name)
-        if file:
-            self._remember(stamp, file)
-        return file
+        return self.read(self.path(checkpoint_id))
 
     def find_entry(self, entry: Entry) -> CheckpointFile | None:
         """Return the checkpoint of a log entry, unless another one has its id now. Raises CheckpointDamagedError."""
@@ -165,16 +155,23 @@ class CheckpointFiles:
 
     def all(self) -> Iterator[CheckpointFile]:
         """Read every checkpoint, in no order. Raises CheckpointDamagedError."""
-        return (file for file in map(self.read, self.names()) if file)
+        return (file for file in map(self.read, self.paths()) if file)
 
-    def names(self) -> list[str]:
-        """Return the names of all files."""
-        names = self._disk.names(self._directory)
-        return [name for name in names if name.endswith(_SUFFIX) and not name.startswith(".")]
-
-    def stamp(self, name: str) -> Stamp | None:
-        """Return the stamp of a file."""
-        return self._disk.stamp(self._directory / name)
+    def read(self, path: Path) -> CheckpointFile | None:
+        """Read a file, None if it is gone. Raises CheckpointDamagedError."""
+        label = unquote(path.name.removesuffix(_SUFFIX))
+        try:
+            data = self._disk.read(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CheckpointDamagedError(label, f"its file can't be read ({error.strerror})") from error
+        file = decode(data, label)
+        checkpoint_id = file.manifest.checkpoint_id
+        if self.path(checkpoint_id) != path:
+            raise CheckpointDamagedError(label, f"its file contains {checkpoint_id!r}")
+        self._sources.update(dict.fromkeys(file.blobs, path))
+        return file
 
     def put(self, file: CheckpointFile) -> None:
         """Write a checkpoint durably. Raises FileExistsError."""
@@ -188,62 +185,7 @@ class CheckpointFiles:
             self._disk.remove(target)
             raise
         self._disk.remove(self._aside)
-        stamp = self._disk.stamp(target)
-        if stamp:
-            self._remember(stamp, file)
-
-    def remove(self, checkpoint_id: str) -> None:
-        """Remove a checkpoint, not yet durably."""
-        self._disk.remove(self.path(checkpoint_id))
-        self._cache.pop(checkpoint_id, None)
-
-    def find_blob(self, blob_hash: str) -> Blob | None:
-        """Return a blob that one of the files contains, if that was read before."""
-        try:
-            file = self.find(self._places[blob_hash]) if blob_hash in self._places else None
-        except CheckpointDamagedError:
-            return None
-        return file.blobs.get(blob_hash) if file else None
-
-    def locate_blobs(self) -> None:
-        """Read all files, so that `find_part` knows their blobs."""
-        for name in self.names():
-            try:
-                self.read(name)
-            except CheckpointDamagedError:
-                # Nobody asked for this checkpoint. Whoever does gets the error.
-                continue
-
-    def path(self, checkpoint_id: str) -> Path:
-        """Return the path of a checkpoint."""
-        return self._directory / (file_name(checkpoint_id) + _SUFFIX)
-
-    def read(self, name: str) -> CheckpointFile | None:
-        """Read the file of that name, None if it is gone. Raises CheckpointDamagedError."""
-        label = unquote(name.removesuffix(_SUFFIX))
-        try:
-            data = self._disk.read(self._directory / name)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise CheckpointDamagedError(label, f"its file can't be read ({error.strerror})") from error
-        file = decode(data, label)
-        checkpoint_id = file.manifest.checkpoint_id
-        if self.path(checkpoint_id).name != name:
-            raise CheckpointDamagedError(label, f"its file contains {checkpoint_id!r}")
-        self._note_blobs(file)
-        return file
-
-    def _remember(self, stamp: Stamp, file: CheckpointFile) -> None:
-        self._cache[file.manifest.checkpoint_id] = (stamp, file)
-        if len(self._cache) > _CACHED_FILES_MAX:
-            self._cache.popitem(last=False)
-        self._note_blobs(file)
-
-    def _note_blobs(self, file: CheckpointFile) -> None:
-        if len(self._places) > _CACHED_PLACES_MAX:
-            self._places.clear()
-        self._places.update(dict.fromkeys(file.blobs, file.manifest.checkpoint_id))
+        self._sources.update(dict.fromkeys(file.blobs, target))
 
 
 def fits_inline(blob: Blob) -> bool:
@@ -255,8 +197,7 @@ def encode(file: CheckpointFile) -> bytes:
     """Return the bytes of a checkpoint's file."""
     manifest = file.manifest
     fields: dict[str, Any] = {**_header_fields(file), "toc": dict(manifest.table())}
-    # One line per field. With an indent, json would use its Python encoder, which takes five times as long.
-    top = ",\n  ".join(f"{_TEXT.encode(name)}: {_TEXT.encode(value)}" for name, value in fields.items())
+    top = ",\n  ".join(f"{_text(name)}: {_text(value)}" for name, value in fields.items())
     pieces = _encode_pieces(manifest.pieces) if manifest.pieces else b""
     events = _encode_events(file.batch) if file.batch else b""
     blobs = b",".join(map(_encode_blob, file.blobs.values()))
@@ -400,8 +341,12 @@ def _fits_line(data: bytes) -> bool:
     return True
 
 
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 def _compact(value: object) -> bytes:
-    return _COMPACT.encode(value).encode("utf-8", "surrogatepass")
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
 def _refuse(constant: str) -> NoReturn:
