@@ -95,7 +95,7 @@ class FileBackend:
         self._clock = clock
         self._tenants: dict[str, FileBackend] = {}
         self._proportion = keep.Proportion()
-        with self._errors():
+        with self.errors():
             self._files = Directory(disk, directory, create=create)
         self._owners = owners or Owners(self._files.owners, lease_seconds=lease_seconds)
         self._history = history.History(self._files, retention, clock, self._owners)
@@ -118,7 +118,7 @@ class FileBackend:
         return backend
 
     def acquire(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Lease:
-        with self._locked():
+        with self._files.lock():
             run = self._files.run(run_id)
             line = run.current()
             if line is None:
@@ -154,7 +154,7 @@ class FileBackend:
             self._files.forks.add(state.needed_checkpoint, state.record.run_id)
 
     def release(self, lease: Lease, *, halt: Halt | None) -> None:
-        with self._locked():
+        with self._files.lock():
             run = self._files.run(lease.run_id)
             line = run.current()
             if line is None or not rules.is_held(line.state, lease):
@@ -282,7 +282,7 @@ class FileBackend:
         )
 
     def rewind(self, lease: Lease, *, expected_head: str, to: str, nonce: str) -> None:
-        with self._locked():
+        with self._files.lock():
             run = self._files.run(lease.run_id)
             line = self._require(lease, expected_head=expected_head)
             file = self._files.checkpoints.find(to)
@@ -299,12 +299,12 @@ class FileBackend:
                 run.journal.drop()
 
     def run(self, run_id: str) -> RunRecord | None:
-        with self._locked():
+        with self._files.lock():
             line = self._files.run(run_id).current()
         return line.record if line and line.state.is_known else None
 
     def runs(self, *, workflow_name: str | None, status: RunStatus | None) -> Sequence[RunRecord]:
-        with self._locked():
+        with self._files.lock():
             known = [line for run in self._files.runs() if (line := run.current()) and line.state.is_known]
         records = (line.record for line in sorted(known, key=lambda line: line.life))
         return [
@@ -314,11 +314,11 @@ class FileBackend:
         ]
 
     def archive(self, run_id: str) -> Archive:
-        with self._locked():
+        with self._files.lock():
             return history.archive(self._files, run_id)
 
     def close_run(self, run_id: str, *, halt: Halt, instead_of: Halt | None, takeover: bool) -> bool:
-        with self._locked():
+        with self._files.lock():
             run = self._files.run(run_id)
             line = run.current()
             state = rules.find_closable(
@@ -339,11 +339,11 @@ class FileBackend:
         return owner.id != self._owners.enter().id and self._owners.is_replaceable(owner)
 
     def restore(self, archive: Archive) -> None:
-        with self._locked():
+        with self._files.lock():
             history.restore(self._files, archive)
 
     def remove(self, run_id: str, *, takeover: bool) -> bool:
-        with self._locked():
+        with self._files.lock():
             run = self._files.run(run_id)
             line = run.current()
             if not rules.is_removable(
@@ -358,13 +358,13 @@ class FileBackend:
         return True
 
     def journal(self, run_id: str) -> Sequence[JournalRecord]:
-        with self._locked():
+        with self._files.lock():
             run = self._files.run(run_id)
             line = run.current()
             return run.journal.records(line.record) if line else ()
 
     def post(self, run_id: str, command: Command) -> Command:
-        with self._locked():
+        with self._files.lock():
             run = self._files.run(run_id)
             line = run.current()
             waiting = run.inbox.waiting(line) if line else ()
@@ -383,19 +383,19 @@ class FileBackend:
         return posted
 
     def inbox(self, run_id: str) -> Sequence[Command]:
-        with self._locked():
+        with self._files.lock():
             run = self._files.run(run_id)
             line = run.current()
             return run.inbox.waiting(line) if line else ()
 
     def events(self, run_id: str, *, after: int, limit: int) -> Sequence[EventBatch]:
-        with self._locked():
+        with self._files.lock():
             run = self._files.run(run_id)
             line = run.current()
             return history.read_events(self._files, run, line, after=after, limit=limit) if line else ()
 
     def mark(self, run_id: str) -> Mark:
-        with self._locked():
+        with self._files.lock():
             run = self._files.run(run_id)
             line = run.current()
             if line is None or not line.state.is_known:
@@ -407,18 +407,18 @@ class FileBackend:
     def changes(self) -> object:
         # Under the lock: a number is taken before the change that it belongs to. A reader between the two would think
         # that it has seen the change.
-        with self._locked():
+        with self._files.lock():
             return self._files.counter.content()
 
     def manifest(self, checkpoint_id: str) -> Manifest:
-        with self._locked():
+        with self._files.lock():
             file = self._files.checkpoints.find(checkpoint_id)
         if file is None:
             raise CheckpointNotFoundError(checkpoint_id)
         return file.manifest
 
     def manifests(self, *, workflow_name: str | None, run_id: str | None) -> Sequence[Manifest]:
-        with self._locked():
+        with self._files.lock():
             found = self._files.checkpoints.all() if run_id is None else self._files.run(run_id).log.files()
             chosen = [each for each in found if workflow_name in {None, each.manifest.workflow_name}]
         return [each.manifest for each in sorted(chosen, key=lambda each: each.sequence)]
@@ -427,7 +427,7 @@ class FileBackend:
         return [manifest.checkpoint_id for manifest in self.manifests(workflow_name=workflow_name, run_id=None)]
 
     def latest(self, *, workflow_name: str) -> Manifest | None:
-        with self._locked():
+        with self._files.lock():
             runs = [line for run in self._files.runs() if (line := run.current())]
             entries = [line.newest for line in runs if line.newest and line.record.workflow_name == workflow_name]
             newest = max(entries, key=lambda entry: entry.sequence, default=None)
@@ -435,11 +435,11 @@ class FileBackend:
         return file.manifest if file else None
 
     def blobs(self, roots: Iterable[str]) -> Mapping[str, bytes]:
-        with self._locked():
+        with self._files.lock():
             return {blob_hash: blob.data for blob_hash, blob in self._files.find_blobs(roots).items()}
 
     def delete(self, checkpoint_id: str) -> bool:
-        with self._locked():
+        with self._files.lock():
             if not self._files.checkpoints.exists(checkpoint_id):
                 return False
             self._files.counter.take()
@@ -447,25 +447,19 @@ class FileBackend:
         return True
 
     def collect(self) -> int:
-        with self._errors():
-            return history.collect(self._files)
+        return history.collect(self._files)
 
     def is_collection_due(self) -> bool:
         # As of the last commit of this process, so without a look at the disk.
         pruned = self._files.counter.last_pruned
-        with self._errors():
-            return self._proportion.is_reached(pruned=pruned, count=lambda: len(self._files.checkpoints.paths()))
+        return self._proportion.is_reached(pruned=pruned, count=lambda: len(self._files.checkpoints.paths()))
 
     def close(self) -> None:
         """Do nothing: no file stays open between two operations."""
 
     @contextlib.contextmanager
-    def _locked(self) -> Generator[None]:
-        with self._errors(), self._files.lock():
-            yield
-
-    @contextlib.contextmanager
-    def _errors(self) -> Generator[None]:
+    def errors(self) -> Generator[None]:
+        """Turn errors of the file system into perdure's."""
         try:
             yield
         except OSError as error:
