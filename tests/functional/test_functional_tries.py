@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure import Agent, Retry, RunContext, get_run_context, step, tool, workflow
-from perdure.functional.step_state import StepOutcome
+from perdure.functional.state import StepOutcome
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:

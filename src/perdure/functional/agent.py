@@ -14,12 +14,10 @@ from perdure.streams import ResponseStream
 from perdure.workflows import REQUEST_INFO_FUNCTION_NAME, ResponseBuilder, answered_ids, to_plain
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Coroutine, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 
     from perdure.agents import AgentSession, ContextProvider
     from perdure.functional.workflow import FunctionalWorkflow
-    from perdure.graph import ActivationPort
-    from perdure.storage import CheckpointStorage
     from perdure.workflows import WorkflowRunResult
 
 logger = logging.getLogger(__name__)
@@ -69,40 +67,14 @@ class FunctionalWorkflowAgent(BaseAgent):
 
     @overload
     def run(
-        self,
-        messages: Any = None,
-        *,
-        stream: Literal[True],
-        session: AgentSession | None = None,
-        responses: Mapping[str, Any] | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | str | None = None,
-        **kwargs: Any,
+        self, messages: Any = None, *, stream: Literal[True], **options: Any
     ) -> ResponseStream[AgentResponseUpdate, AgentResponse[Any]]: ...
     @overload
     def run(
-        self,
-        messages: Any = None,
-        *,
-        stream: Literal[False] = False,
-        session: AgentSession | None = None,
-        responses: Mapping[str, Any] | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | str | None = None,
-        **kwargs: Any,
+        self, messages: Any = None, *, stream: Literal[False] = False, **options: Any
     ) -> Awaitable[AgentResponse[Any]]: ...
     @overload
-    def run(
-        self,
-        messages: Any = None,
-        *,
-        stream: bool = False,
-        session: AgentSession | None = None,
-        responses: Mapping[str, Any] | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | str | None = None,
-        **kwargs: Any,
-    ) -> Any: ...
+    def run(self, messages: Any = None, *, stream: bool = False, **options: Any) -> Any: ...
     def run(
         self,
         messages: Any = None,
@@ -121,8 +93,10 @@ class FunctionalWorkflowAgent(BaseAgent):
         is_named = names_a_run(options)
         activation = None if responses is not None or is_named else activation_at_work()
         if activation is not None:
-            inside = self._inside(messages, activation, options)
-            return ResponseStream(_told(inside), finalizer=AgentResponse[Any].from_updates) if stream else inside
+            # The function is part of the run around it.
+            kwargs: Mapping[str, Any] = options.get("function_invocation_kwargs") or {}
+            inside = self._respond(self._workflow.run_inside(messages, activation, options, kwargs))
+            return ResponseStream(_updates(inside), finalizer=AgentResponse[Any].from_updates) if stream else inside
         if responses is None and messages is not None:
             found = self._answers_in(messages, is_named=is_named)
             messages, responses = (None, found) if found else (messages, None)
@@ -134,17 +108,10 @@ class FunctionalWorkflowAgent(BaseAgent):
         # No generator: one that is dropped holds the stream until the loop closes it, and the next call is in its way.
         return events.flat_map(partial(self._pieces, self._builder()), AgentResponse[Any].from_updates)
 
-    def _inside(
-        self, message: Any, activation: ActivationPort, options: Mapping[str, Any]
-    ) -> Coroutine[Any, Any, AgentResponse[Any]]:
-        """Run the function as part of the run around it."""
-        kwargs: Mapping[str, Any] = options.get("function_invocation_kwargs") or {}
-        return self._whole(self._workflow.run_inside(message, activation, options, kwargs))
-
-    async def _whole(self, returned: Awaitable[Any]) -> AgentResponse[Any]:
+    async def _respond(self, returned: Awaitable[Any]) -> AgentResponse[Any]:
         result = await returned
-        told = [] if result is None else [WorkflowEvent("output", result, executor_id=self._workflow.name)]
-        return self._builder().complete(told)
+        events = [] if result is None else [WorkflowEvent("output", result, executor_id=self._workflow.name)]
+        return self._builder().complete(events)
 
     def _answers_in(self, messages: Any, *, is_named: bool) -> dict[str, Any]:
         """Return the answers in messages, by request; nothing if the messages are for the function.
@@ -218,6 +185,6 @@ class FunctionalWorkflowAgent(BaseAgent):
         return ResponseBuilder(self.name, clock.new_id(), clock)
 
 
-async def _told(whole: Awaitable[AgentResponse[Any]]) -> AsyncGenerator[AgentResponseUpdate]:
-    for update in (await whole).to_updates():
+async def _updates(response: Awaitable[AgentResponse[Any]]) -> AsyncGenerator[AgentResponseUpdate]:
+    for update in (await response).to_updates():
         yield update

@@ -1,29 +1,41 @@
-"""`@step`: a function whose result is recorded when a functional workflow calls it."""
+"""`@step`: a function whose result is recorded when a functional workflow calls it, with the state that it sets."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import inspect
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, overload
+
+from typing_extensions import Unpack
 
 from perdure.annotations import namespace_here
 from perdure.engine import is_async
-from perdure.events import WorkflowErrorDetails, WorkflowEvent
-from perdure.functional.context import RunContext, get_run_context
-from perdure.functional.parameters import Parameters, hints_of
-from perdure.functional.recording import RecordedCall
+from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
+from perdure.functional.context import Parameters, RunContext, get_run_context, hints_of
+from perdure.functional.state import StepOutcome, Writer, place_of_step, writing
 from perdure.graph import StepCall, activation_at_work, current_activation, policy_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
     from datetime import timedelta
 
     from perdure.annotations import Namespace
-    from perdure.graph import IfInterrupted, Retry
+    from perdure.graph import ActivationPort, IfInterrupted, Retry
 
 R = TypeVar("R")
+
+
+class StepOptions(TypedDict, total=False):
+    """The options of `@step`."""
+
+    name: str | None
+    key: Callable[..., str] | None
+    retry: Retry | None
+    timeout: timedelta | float | None
+    if_interrupted: IfInterrupted
 
 
 class StepWrapper(Generic[R]):
@@ -45,7 +57,7 @@ class StepWrapper(Generic[R]):
     ) -> None:
         if not callable(func):
             raise TypeError(f"@step is for a function, not for {func!r}")
-        namespace = _namespace if _namespace is not None else namespace_here(1)
+        hints = hints_of(func, _namespace if _namespace is not None else namespace_here(1))
         self.name: str = name or getattr(func, "__name__", type(func).__name__)
         self._func = func
         self._is_async = is_async(func)
@@ -54,7 +66,6 @@ class StepWrapper(Generic[R]):
         self._if_interrupted: IfInterrupted = if_interrupted
         # A step that is defined while a workflow runs may capture other values each time.
         self._is_stable = current_activation() is None or getattr(func, "__closure__", None) is None
-        hints = hints_of(func, namespace)
         self._gives = {"return": hints["return"]} if "return" in hints else {}
         self._parameters = Parameters.of(func, hints, RunContext)
         functools.update_wrapper(self, func)
@@ -65,39 +76,33 @@ class StepWrapper(Generic[R]):
         if context is None:
             activation_at_work()
             return self._call_plain(args, kwargs)
-        self._require_fitting(args, kwargs)
-        loop = self._loop()
-        key = None if self._key is None else self._checked(self._key(*args, **kwargs))
-        recorded = RecordedCall.of(context, self.name)
-        attempt = _Attempts(self._func, self._parameters, recorded, (args, kwargs), loop)
-        work = _as_work(attempt.call if self._is_async else attempt.call_in_thread, self._gives)
-        call = StepCall(
-            self.name,
-            functools.partial(work, **kwargs) if kwargs else work,
-            args,
-            key,
-            self._policy.retry,
-            self._policy.timeout,
-            recorded.reconciling(self._if_interrupted),
-            is_stable=self._is_stable,
-            found=recorded.reconciled,
-        )
-        return self._follow(attempt, context.activation.step(call))
-
-    def _require_fitting(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         name = f"step {self.name!r}"
         if self._parameters.context is not None and any(isinstance(each, RunContext) for each in args):
             raise TypeError(f"{name} gets its context by itself: leave out its RunContext where you call it")
         self._parameters.require_fitting(args, kwargs, name)
-
-    def _loop(self) -> asyncio.AbstractEventLoop:
         try:
-            return asyncio.get_running_loop()
+            loop = asyncio.get_running_loop()
         except RuntimeError:
             raise RuntimeError(
-                f"step {self.name!r} is called in a thread, where no step can start: call it in the function of the "
-                "workflow, or make the step that calls it async"
+                f"{name} is called in a thread, where no step can start: call it in the function of the workflow, or "
+                "make the step that calls it async"
             ) from None
+        key = None if self._key is None else self._checked(self._key(*args, **kwargs))
+        data = {"args": args, "kwargs": kwargs} if args or kwargs else None
+        attempts = _Attempts(
+            self._func, self._parameters, context, WorkflowEvent.executor_invoked(self.name, data), loop
+        )
+        call = StepCall(
+            self.name,
+            attempts.call if self._is_async else attempts.call_in_thread,
+            args,
+            key,
+            self._policy.retry,
+            self._policy.timeout,
+            self._if_interrupted,
+            is_stable=self._is_stable,
+        )
+        return self._follow(attempts, _begin(context, call, kwargs, self._gives))
 
     def _checked(self, key: object) -> str:
         if not isinstance(key, str) or not key or key.startswith(" "):
@@ -114,17 +119,13 @@ class StepWrapper(Generic[R]):
         return await outcome if inspect.isawaitable(outcome) else outcome
 
     async def _follow(self, attempts: _Attempts, step: Coroutine[Any, Any, Any]) -> R:
-        """Return the result, apply the state that the step has set, and emit events."""
+        """Return the result, and emit how the step ended."""
         try:
-            recorded = await step
-        except BaseException as error:
-            has_failed = isinstance(error, Exception)
-            attempts.recorded.withdraw(has_failed=has_failed)
-            if has_failed:
-                details = WorkflowErrorDetails.from_exception(error, executor_id=self.name)
-                attempts.emit(WorkflowEvent.executor_failed(self.name, details))
+            result = await step
+        except Exception as error:
+            details = WorkflowErrorDetails.from_exception(error, executor_id=self.name)
+            attempts.emit(WorkflowEvent.executor_failed(self.name, details))
             raise
-        result = attempts.recorded.restore(recorded)
         event = WorkflowEvent.executor_completed if attempts.have_started else WorkflowEvent.executor_bypassed
         attempts.emit(event(self.name, result))
         return result
@@ -132,57 +133,149 @@ class StepWrapper(Generic[R]):
 
 @dataclass(slots=True)
 class _Attempts:
-    """All attempts at one call of a step."""
+    """All attempts at one call of a step. The first one is announced."""
 
     func: Callable[..., Any]
     parameters: Parameters
-    recorded: RecordedCall
-    given: tuple[tuple[Any, ...], dict[str, Any]]
+    context: RunContext
+    announcement: WorkflowEvent[Any]
     loop: asyncio.AbstractEventLoop
     have_started: bool = False
 
     async def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call an async function."""
-        self._emit_invoked()
-        positional, keywords = self.parameters.with_context(args, kwargs, self.recorded.context)
-        with self.recorded.attempt() as writer:
-            return self.recorded.outcome(await self.func(*positional, **keywords), writer)
+        self._announce()
+        positional, keywords = self.parameters.with_context(args, kwargs, self.context)
+        return await self.func(*positional, **keywords)
 
     def call_in_thread(self, *args: Any, **kwargs: Any) -> Any:
         """Call a plain function, which runs in a thread. Events are emitted in the loop."""
-        self.loop.call_soon_threadsafe(self._emit_invoked)
-        positional, keywords = self.parameters.with_context(args, kwargs, self.recorded.context)
-        recorded = self.recorded
-        with recorded.attempt() as writer:
-            result = self.func(*positional, **keywords)
-            if inspect.isawaitable(result):
-                return recorded.finish_awaitable(result, writer)
-            return recorded.outcome(result, writer)
+        self.loop.call_soon_threadsafe(self._announce)
+        positional, keywords = self.parameters.with_context(args, kwargs, self.context)
+        return self.func(*positional, **keywords)
 
-    def _emit_invoked(self) -> None:
+    def _announce(self) -> None:
         if not self.have_started:
             self.have_started = True
-            args, kwargs = self.given
-            data = {"args": args, "kwargs": kwargs} if args or kwargs else None
-            self.emit(WorkflowEvent.executor_invoked(self.recorded.writer.name, data))
+            self.emit(self.announcement)
 
     def emit(self, event: WorkflowEvent[Any]) -> None:
         """Emit an event to observers. It is not recorded: each entry of the function emits its own."""
-        self.recorded.context.activation.emit(event, transient=True)
+        self.context.activation.emit(event, transient=True)
 
 
-def _as_work(attempt: Callable[..., Any], annotations: dict[str, Any]) -> Callable[..., Any]:
-    """Return the function of the step, with the user's annotation of the result: its type is trusted."""
+def begin_foreign_step(activation: ActivationPort, call: StepCall) -> Coroutine[Any, Any, Any]:
+    """Call a step that is no `@step`, such as a tool call of an agent: its record has the state that it sets."""
+    context = get_run_context()
+    if context is None or context.activation is not activation:
+        return activation.step(call)
+    return _begin(context, call)
 
-    async def work(*args: Any, **kwargs: Any) -> Any:
-        return await attempt(*args, **kwargs)
 
-    def plain_work(*args: Any, **kwargs: Any) -> Any:
-        return attempt(*args, **kwargs)
+def _begin(
+    context: RunContext, call: StepCall, kwargs: Mapping[str, Any] | None = None, gives: dict[str, Any] | None = None
+) -> Coroutine[Any, Any, Any]:
+    """Begin a step that may set state. The type of the result is trusted: `gives` is its annotation."""
+    recorded = _RecordedCall(context, call)
+    work = recorded.in_attempt(call.fn, recorded.outcome)
+    if gives is not None:
+        work.__annotations__ = gives
+    policy = call.if_interrupted
+    if callable(policy):
+        # A function for interruptions may set state in place of the step.
+        policy = recorded.in_attempt(policy, lambda found, _: found)
+    fn = functools.partial(work, **kwargs) if kwargs else work
+    call = replace(call, fn=fn, if_interrupted=policy, found=recorded.reconciled)
+    return recorded.follow(context.activation.step(call))
 
-    found = work if inspect.iscoroutinefunction(attempt) else plain_work
-    found.__annotations__ = annotations
-    return found
+
+class _RecordedCall:
+    """A call of a step, over all its attempts: what one sets is recorded with its result, or taken back if it fails."""
+
+    def __init__(self, context: RunContext, call: StepCall) -> None:
+        self._context = context
+        self._has_failed = call.has_failed
+        self._writer = context.state.begin_call(call.name)
+        """Each attempt has a new one: an attempt that is late may still run in its thread."""
+
+    def in_attempt(self, fn: Callable[..., Any], finish: Callable[[Any, Writer], Any]) -> Callable[..., Any]:
+        """Return a function, plain or async as `fn` is, each call of which is an attempt that may set state."""
+
+        @functools.wraps(fn)
+        async def work(*args: Any, **kwargs: Any) -> Any:
+            with self._attempt() as writer:
+                return finish(await fn(*args, **kwargs), writer)
+
+        @functools.wraps(fn)
+        def plain_work(*args: Any, **kwargs: Any) -> Any:
+            with self._attempt() as writer:
+                result = fn(*args, **kwargs)
+                return rest(result, writer) if inspect.isawaitable(result) else finish(result, writer)
+
+        async def rest(result: Awaitable[Any], writer: Writer) -> Any:
+            with self._may_set(writer):
+                return finish(await result, writer)
+
+        return work if is_async(fn) else plain_work
+
+    @contextmanager
+    def _attempt(self) -> Generator[Writer]:
+        """Start an attempt. An earlier one that still runs in a thread sets nothing any more."""
+        before = self._writer
+        self._roll_back(before)
+        place = place_of_step(self._context.activation)
+        self._writer = writer = Writer(before.state, before.name, before.order, before.began, before.outer, place)
+        with self._may_set(writer):
+            yield writer
+
+    @contextmanager
+    def _may_set(self, writer: Writer) -> Generator[None]:
+        """Let an attempt set state; take it back if it fails."""
+        try:
+            with writing(writer):
+                yield
+        except BaseException:
+            self._roll_back(writer)
+            raise
+
+    def _roll_back(self, writer: Writer) -> None:
+        writer.has_ended = True
+        if self._context.activation.is_running:  # else the function was suspended or has returned: no state is left
+            self._context.state.roll_back(writer)
+
+    def outcome(self, result: Any, writer: Writer) -> Any:
+        """Return what is recorded of an attempt that has succeeded."""
+        if self._has_failed is not None and self._has_failed(result):
+            self._withdraw(has_failed=True)
+        return self._context.state.finish(writer, result).shortest()
+
+    def reconciled(self, result: Any, place: str) -> Any:
+        """Return what is recorded of an interrupted call that does not run again."""
+        self._writer.place = place
+        return self._context.state.reconcile(self._writer, result).shortest()
+
+    def _withdraw(self, *, has_failed: bool) -> None:
+        """Take back what the call has set: it has failed, or was cut off."""
+        self._writer.has_ended = True
+        if self._context.activation.is_running:
+            warnings = self._context.state.withdraw(self._writer)
+            self._warn(warnings if has_failed else ())
+
+    async def follow(self, step: Coroutine[Any, Any, Any]) -> Any:
+        """Await the step, apply the state that it has set, and return its result."""
+        try:
+            recorded = await step
+        except BaseException as error:
+            self._withdraw(has_failed=isinstance(error, Exception))
+            raise
+        outcome = recorded if isinstance(recorded, StepOutcome) else StepOutcome(recorded)
+        self._context.state.restore(self._writer, outcome)
+        self._warn(self._writer.conflicts)
+        return outcome.result
+
+    def _warn(self, texts: Iterable[str]) -> None:
+        for text in dict.fromkeys(texts):
+            self._context.activation.emit(WorkflowEvent("warning", text, origin=WorkflowEventSource.FRAMEWORK))
 
 
 @overload
@@ -190,22 +283,9 @@ def step(func: Callable[..., Awaitable[R]]) -> StepWrapper[R]: ...
 @overload
 def step(func: Callable[..., R]) -> StepWrapper[R]: ...
 @overload
+def step(**options: Unpack[StepOptions]) -> Callable[[Callable[..., Any]], StepWrapper[Any]]: ...
 def step(
-    *,
-    name: str | None = None,
-    key: Callable[..., str] | None = None,
-    retry: Retry | None = None,
-    timeout: timedelta | float | None = None,
-    if_interrupted: IfInterrupted = "rerun",
-) -> Callable[[Callable[..., Any]], StepWrapper[Any]]: ...
-def step(
-    func: Callable[..., Any] | None = None,
-    *,
-    name: str | None = None,
-    key: Callable[..., str] | None = None,
-    retry: Retry | None = None,
-    timeout: timedelta | float | None = None,
-    if_interrupted: IfInterrupted = "rerun",
+    func: Callable[..., Any] | None = None, **options: Unpack[StepOptions]
 ) -> StepWrapper[Any] | Callable[[Callable[..., Any]], StepWrapper[Any]]:
     """Make a step of a function: when a functional workflow calls it, its result is durable before it is returned.
 
@@ -213,17 +293,5 @@ def step(
     runs in a thread. `key` returns a key for given arguments, for calls that name and arguments do not identify, or
     whose order may differ. `retry`, `timeout` and `if_interrupted` are those of `WorkflowContext.step`.
     """
-    namespace = namespace_here(1)
-
-    def make(function: Callable[..., Any]) -> StepWrapper[Any]:
-        return StepWrapper(
-            function,
-            name=name,
-            key=key,
-            retry=retry,
-            timeout=timeout,
-            if_interrupted=if_interrupted,
-            _namespace=namespace,
-        )
-
+    make = functools.partial(StepWrapper[Any], _namespace=namespace_here(1), **options)
     return make if func is None else make(func)

@@ -7,19 +7,19 @@ import inspect
 import logging
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
+
+from typing_extensions import Unpack
 
 from perdure.annotations import namespace_here
 from perdure.checkpoint import CompatibilityReport
 from perdure.engine import ABSENT, ActivationRecorder, is_read_elsewhere
 from perdure.errors import IncompatibleGraphError
 from perdure.events import WorkflowEvent, WorkflowEventSource, WorkflowRunState
-from perdure.functional.context import RunContext, running
-from perdure.functional.parameters import Parameters, hints_of
-from perdure.functional.recording import begin_foreign_step
-from perdure.functional.state import MemoryStore
-from perdure.functional.step import StepWrapper
-from perdure.functional.step_state import FUNCTION
+from perdure.functional.context import Parameters, RunContext, hints_of, running
+from perdure.functional.state import FUNCTION, MemoryStore
+from perdure.functional.step import StepWrapper, begin_foreign_step
 from perdure.graph import (
     Dispatch,
     Executor,
@@ -39,7 +39,7 @@ from perdure.types import contains_typevar, is_instance_of
 from perdure.workflows import Workflow, WorkflowBuilder, WorkflowRunOptions, WorkflowRunResult
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 
     from perdure.agents import ContextProvider
     from perdure.annotations import Namespace
@@ -137,12 +137,21 @@ def _steps_named_in(func: Callable[..., Any]) -> Iterator[StepWrapper[Any]]:
 
 logger = logging.getLogger(__name__)
 
-OnCheckpointError: TypeAlias = Literal["stop", "warn"]
-
 _RUN_OPTIONS = frozenset({"stream", *WorkflowRunOptions.__annotations__})
 _SIMILARITY_MIN = 0.85
 """How similar to an option a keyword must be to count as a misspelt one."""
 _OPTIONS_OF_A_RUN = ("deadline", "budget", "takeover", "client_kwargs")
+
+
+class FunctionOptions(TypedDict, total=False):
+    """The options of `@workflow`."""
+
+    name: str | None
+    description: str | None
+    checkpoint_storage: CheckpointStorage | str | None
+    on_checkpoint_error: Literal["stop", "warn"]
+    record_payloads: bool
+    clock: Clock | None
 
 
 class FunctionalWorkflow(Workflow):
@@ -163,7 +172,7 @@ class FunctionalWorkflow(Workflow):
         name: str | None = None,
         description: str | None = None,
         checkpoint_storage: CheckpointStorage | str | None = None,
-        on_checkpoint_error: OnCheckpointError = "stop",
+        on_checkpoint_error: Literal["stop", "warn"] = "stop",
         record_payloads: bool = False,
         clock: Clock | None = None,
         _namespace: Namespace | None = None,
@@ -213,14 +222,19 @@ class FunctionalWorkflow(Workflow):
         The options are those of `Workflow.run`. Further keywords are the run's own: the function finds them in
         `RunContext.kwargs`, or in a `**` parameter. Answers that the run has had may be given again.
         """
-        own = _take_own_keywords(options, self, takes_any=self.node.parameters.takes_any_keyword)
-        given = {**(function_invocation_kwargs or {}), **own}
+        given = {**(function_invocation_kwargs or {}), **_take_own_keywords(options, self)}
         activation = None if names_a_run(options) else _durable_activation()
         if activation is not None:
             _require_nestable(options, name=self.name)
-            returned = self.run_inside(self._required(message), activation, options, given)
-            present = _stream_of if stream else _result_of
-            return present(returned, name=self.name, include_status_events=options.get("include_status_events", False))
+            found = self._resolved(message, {})
+            if found is ABSENT:
+                raise ValueError(f"give workflow {self.name!r} a message: it has nothing to do otherwise")
+            returned = self.run_inside(found, activation, options, given)
+            finish = partial(WorkflowRunResult.of, include_status_events=options.get("include_status_events", False))
+            events: ResponseStream[WorkflowEvent[Any], WorkflowRunResult] = ResponseStream(
+                _events(returned, self.name), finalizer=finish
+            )
+            return events if stream else events.get_final_response()
         if given:
             options["function_invocation_kwargs"] = {self.start_executor_id: given}
         message = self._resolved(message, options)
@@ -257,22 +271,14 @@ class FunctionalWorkflow(Workflow):
         if message is not None and message is not ABSENT:
             return message
         continues = options.get("responses") is not None or options.get("checkpoint_id") is not None
-        return ABSENT if continues or not self._does_without_message else None
-
-    @property
-    def _does_without_message(self) -> bool:
-        return self.node.message_name is None or _takes_none(self.node.takes)
+        needs_none = self.node.message_name is None or (
+            self.node.takes is not Any and is_instance_of(None, self.node.takes)
+        )
+        return ABSENT if continues or not needs_none else None
 
     def _require_taken(self, message: Any) -> None:
         if self.node.message_name is None and message is not None and message is not ABSENT:
             raise ValueError(f"the function of workflow {self.name!r} takes no message: run it without one")
-
-    def _required(self, message: Any) -> Any:
-        """Return the message of a call inside of another run. Raises ValueError if it is missing."""
-        found = self._resolved(message, {})
-        if found is ABSENT:
-            raise ValueError(f"give workflow {self.name!r} a message: it has nothing to do otherwise")
-        return found
 
     def start(self, message: Any = ABSENT, **options: Any) -> Run:
         """Return a live handle on a run, as `Workflow.start` does. A message without a `run_id` starts one."""
@@ -342,14 +348,16 @@ class FunctionalWorkflow(Workflow):
         )
 
 
-def _take_own_keywords(options: dict[str, Any], workflow: Workflow, *, takes_any: bool) -> dict[str, Any]:
-    """Take the keywords that are no options of `run` out of these. Raises TypeError for a misspelt option.
-
-    `takes_any` says whether the function has a `**` parameter.
-    """
+def _take_own_keywords(options: dict[str, Any], workflow: FunctionalWorkflow) -> dict[str, Any]:
+    """Take the keywords that are no options of `run` out of these. Raises TypeError for a misspelt option."""
     own = {name: options.pop(name) for name in list(options) if name not in _RUN_OPTIONS}
-    if not takes_any:
-        _require_no_misspelling(own, workflow.name)
+    for name in () if workflow.node.parameters.takes_any_keyword else own:
+        near = get_close_matches(name, _RUN_OPTIONS, n=1, cutoff=_SIMILARITY_MIN)
+        if near:
+            raise TypeError(
+                f"run of workflow {workflow.name!r} has no option {name!r}: did you mean {near[0]!r}? For a keyword of "
+                "the run's own choose another name, or give the function a ** parameter"
+            )
     has_storage = workflow.checkpoint_storage is not None or options.get("checkpoint_storage") is not None
     if own and options.get("run_id") is not None and not has_storage:
         logger.warning(
@@ -360,16 +368,6 @@ def _take_own_keywords(options: dict[str, Any], workflow: Workflow, *, takes_any
             ", ".join(map(repr, own)),
         )
     return own
-
-
-def _require_no_misspelling(own: Iterable[str], workflow_name: str) -> None:
-    for name in own:
-        near = get_close_matches(name, _RUN_OPTIONS, n=1, cutoff=_SIMILARITY_MIN)
-        if near:
-            raise TypeError(
-                f"run of workflow {workflow_name!r} has no option {name!r}: did you mean {near[0]!r}? For a keyword of "
-                "the run's own choose another name, or give the function a ** parameter"
-            )
 
 
 def names_a_run(options: Mapping[str, Any]) -> bool:
@@ -409,22 +407,6 @@ def _require_nestable(options: Mapping[str, Any], *, name: str) -> None:
         )
 
 
-async def _result_of(returned: Awaitable[Any], *, name: str, include_status_events: bool = False) -> WorkflowRunResult:
-    events = [event async for event in _events(returned, name)]
-    return WorkflowRunResult.of(events, include_status_events=include_status_events)
-
-
-def _stream_of(
-    returned: Awaitable[Any], *, name: str, include_status_events: bool = False
-) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
-    """Return a stream of events. The run around it emits those of the steps."""
-
-    def finish(events: Any) -> WorkflowRunResult:
-        return WorkflowRunResult.of(events, include_status_events=include_status_events)
-
-    return ResponseStream(_events(returned, name), finalizer=finish)
-
-
 async def _events(returned: Awaitable[Any], name: str) -> AsyncGenerator[WorkflowEvent[Any]]:
     origin = WorkflowEventSource.FRAMEWORK
     yield WorkflowEvent("started", origin=origin)
@@ -435,31 +417,14 @@ async def _events(returned: Awaitable[Any], name: str) -> AsyncGenerator[Workflo
     yield WorkflowEvent("status", state=WorkflowRunState.IDLE, origin=origin)
 
 
-def _takes_none(type_: object) -> bool:
-    return type_ is not Any and is_instance_of(None, type_)
-
-
 @overload
 def workflow(func: Callable[..., Awaitable[Any]]) -> FunctionalWorkflow: ...
 @overload
 def workflow(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    checkpoint_storage: CheckpointStorage | str | None = None,
-    on_checkpoint_error: OnCheckpointError = "stop",
-    record_payloads: bool = False,
-    clock: Clock | None = None,
+    **options: Unpack[FunctionOptions],
 ) -> Callable[[Callable[..., Awaitable[Any]]], FunctionalWorkflow]: ...
 def workflow(
-    func: Callable[..., Awaitable[Any]] | None = None,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    checkpoint_storage: CheckpointStorage | str | None = None,
-    on_checkpoint_error: OnCheckpointError = "stop",
-    record_payloads: bool = False,
-    clock: Clock | None = None,
+    func: Callable[..., Awaitable[Any]] | None = None, **options: Unpack[FunctionOptions]
 ) -> FunctionalWorkflow | Callable[[Callable[..., Awaitable[Any]]], FunctionalWorkflow]:
     """Make a workflow of an async function. It takes one message, and a `RunContext` if it wants one.
 
@@ -467,18 +432,5 @@ def workflow(
     questions what was answered. So let its actions depend on nothing but its message, its steps and its answers, and
     do work in steps. An `Agent` needs no step around it.
     """
-    namespace = namespace_here(1)
-
-    def make(function: Callable[..., Awaitable[Any]]) -> FunctionalWorkflow:
-        return FunctionalWorkflow(
-            function,
-            name=name,
-            description=description,
-            checkpoint_storage=checkpoint_storage,
-            on_checkpoint_error=on_checkpoint_error,
-            record_payloads=record_payloads,
-            clock=clock,
-            _namespace=namespace,
-        )
-
+    make = partial(FunctionalWorkflow, _namespace=namespace_here(1), **options)
     return make if func is None else make(func)
