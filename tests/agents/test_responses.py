@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from pydantic import BaseModel, ValidationError, create_model
+from pydantic import BaseModel, ValidationError
 from tests.agents.stub_model import kept
 
 from perdure.agents import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate, Content, Message
-from perdure.agents.client.streaming import split_response
 from perdure.agents.messages.responses import declare_format
-from perdure.errors import AgentInvalidResponseException, ResponseValueError
+from perdure.errors import AgentInvalidResponseException
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -72,7 +70,7 @@ def test_a_whole_told_as_pieces_makes_the_same_whole() -> None:
         finish_reason="stop",
         conversation_id="c",
     )
-    assert ChatResponse[Any].from_updates(split_response(whole)) == whole
+    assert ChatResponse[Any].from_updates(whole.split()) == whole
 
 
 async def test_a_generator_of_pieces_makes_a_whole() -> None:
@@ -123,17 +121,6 @@ def test_a_class_that_no_model_was_asked_for_is_not_looked_for() -> None:
     assert response.text == "{}"
 
 
-def test_two_classes_of_one_name_are_not_taken_for_each_other() -> None:
-    first, second = create_model("Answer", x=(int, 0)), create_model("Answer", y=(str, "none"))
-    declare_format(first)
-    response = AgentResponse[Any](messages=Message("assistant", ['{"x": 1}']), response_format=first)
-    assert kept(response).value == first(x=1)
-    declare_format(second)
-    with pytest.raises(ResponseValueError, match=r"different classes of that name.*give each class its own name"):
-        _ = kept(response).value
-    assert response.value == first(x=1)
-
-
 def remade() -> type[BaseModel]:
     class Remade(BaseModel):
         x: int = 0
@@ -147,18 +134,6 @@ def test_a_class_that_a_function_makes_anew_is_as_good_as_the_one_before() -> No
         declare_format(wanted)
     response = kept(AgentResponse[Any](messages=Message("assistant", ['{"x": 1}']), response_format=first))
     assert response.value == again(x=1)
-
-
-def test_a_class_that_has_replaced_another_in_its_module_is_the_one_that_is_meant(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    old = create_model("Changing", __module__=__name__, x=(int, 0))
-    new = create_model("Changing", __module__=__name__, x=(int, 0), y=(int, 0))
-    for wanted in (old, new):
-        monkeypatch.setattr(sys.modules[__name__], "Changing", wanted, raising=False)
-        declare_format(wanted)
-    response = kept(AgentResponse[Any](messages=Message("assistant", ['{"x": 1}']), response_format=old))
-    assert response.value == new(x=1)
 
 
 @pytest.mark.parametrize(

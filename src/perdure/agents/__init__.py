@@ -3,6 +3,7 @@
 from perdure.agents.agent import Agent, BaseAgent, SupportsAgentRun
 from perdure.agents.client.base import (
     BaseChatClient,
+    ChatTelemetryLayer,
     CompactionStrategy,
     OptionsT,
     SupportsChatGetResponse,
@@ -30,7 +31,6 @@ from perdure.agents.client.options import (
     validate_tool_mode,
 )
 from perdure.agents.client.streaming import ChatStream
-from perdure.agents.client.telemetry import ChatTelemetryLayer
 from perdure.agents.executor.agent_executor import (
     AgentExecutor,
     AgentExecutorRequest,
@@ -38,7 +38,6 @@ from perdure.agents.executor.agent_executor import (
     resolve_agent_id,
 )
 from perdure.agents.executor.requests import share_conversation
-from perdure.agents.executor.turn import token_spending
 from perdure.agents.messages.content import Content, ContentType, UsageDetails, add_usage_details
 from perdure.agents.messages.conversation import drop_known_messages
 from perdure.agents.messages.message import AgentRunInputs, Message, Role, RoleLiteral, normalize_messages
@@ -48,6 +47,7 @@ from perdure.agents.messages.responses import (
     ChatResponse,
     ChatResponseUpdate,
     ResponseFormat,
+    token_spending,
 )
 from perdure.agents.sessions.history import HistoryProvider, InMemoryHistoryProvider
 from perdure.agents.sessions.providers import ContextProvider, SessionContext

@@ -6,12 +6,15 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, cast, overload, runtime_checkable
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, cast, overload, runtime_checkable
+
+from typing_extensions import TypedDict, Unpack
 
 from perdure.agents.agent_run import AgentRun
 from perdure.agents.agent_tool import agent_tool
 from perdure.agents.client.base import BaseChatClient, OptionsT
-from perdure.agents.client.middleware import AgentContext, categorize_middleware, list_middleware, run_middleware
+from perdure.agents.client.middleware import AgentContext, call_through, categorize_middleware, list_middleware
 from perdure.agents.client.options import merge_options
 from perdure.agents.client.streaming import forward_stream
 from perdure.agents.messages.message import normalize_messages
@@ -22,21 +25,19 @@ from perdure.agents.tools.tool import normalize_tools
 from perdure.agents.turn.layer import FunctionInvocationLayer
 from perdure.agents.turn.recording import Turn
 from perdure.clock import SystemClock
-from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable
+    from collections.abc import Awaitable
 
     from perdure.agents.agent_run import AgentStream
-    from perdure.agents.agent_tool import StreamCallback
     from perdure.agents.client.base import CompactionStrategy, SupportsChatGetResponse, TokenizerProtocol
     from perdure.agents.client.middleware import MiddlewareTypes
     from perdure.agents.messages.message import AgentRunInputs
-    from perdure.agents.messages.responses import AgentResponseUpdate
     from perdure.agents.sessions.providers import ContextProvider
-    from perdure.agents.tools.tool import ApprovalMode, FunctionTool
 
 _UNNAMED = "agent"
+
+logger = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -99,33 +100,7 @@ class BaseAgent:
         """Return a session that the provider stores under `service_session_id`."""
         return AgentSession(session_id=session_id, service_session_id=service_session_id)
 
-    def as_tool(
-        self,
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        arg_name: str = "task",
-        arg_description: str | None = None,
-        approval_mode: ApprovalMode = "never_require",
-        stream_callback: StreamCallback | None = None,
-        propagate_session: bool = False,
-    ) -> FunctionTool:
-        """Return this agent as a tool of another agent: it gets a task, and its answer is the result.
-
-        With `propagate_session` it takes part in the other agent's session. Raises TypeError, ValueError.
-        """
-        if not isinstance(self, SupportsAgentRun):
-            raise TypeError(f"{type(self).__name__!r} has no run method, so it can't be a tool")
-        return agent_tool(
-            self,
-            name=name,
-            description=description,
-            arg_name=arg_name,
-            arg_description=arg_description,
-            approval_mode=approval_mode,
-            stream_callback=stream_callback,
-            propagate_session=propagate_session,
-        )
+    as_tool = agent_tool
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r}, id={self.id!r})"
@@ -148,9 +123,36 @@ def _providers(given: object) -> list[ContextProvider]:
     return cast("list[ContextProvider]", several)
 
 
-__all__ = ["Agent", "BaseAgent", "SupportsAgentRun"]
+class BaseAgentSettings(TypedDict, total=False):
+    """The settings of every agent."""
 
-logger = logging.getLogger(__name__)
+    id: str | None
+    name: str | None
+    description: str | None
+    context_providers: Sequence[ContextProvider] | None
+    middleware: MiddlewareTypes | Sequence[MiddlewareTypes] | None
+    additional_properties: Mapping[str, Any] | None
+
+
+class AgentSettings(BaseAgentSettings, Generic[OptionsT], total=False):
+    """The settings of an `Agent` besides its client and instructions."""
+
+    tools: Any
+    default_options: OptionsT | Mapping[str, Any] | None
+    require_per_service_call_history_persistence: bool
+    compaction_strategy: CompactionStrategy | None
+    tokenizer: TokenizerProtocol | None
+
+
+class _RunArguments(TypedDict, Generic[OptionsT], total=False):
+    session: AgentSession | None
+    middleware: MiddlewareTypes | Sequence[MiddlewareTypes] | None
+    tools: Any
+    options: OptionsT | Mapping[str, Any] | None
+    compaction_strategy: CompactionStrategy | None
+    tokenizer: TokenizerProtocol | None
+    function_invocation_kwargs: Mapping[str, Any] | None
+    client_kwargs: Mapping[str, Any] | None
 
 
 class Agent(BaseAgent, Generic[OptionsT]):
@@ -159,31 +161,21 @@ class Agent(BaseAgent, Generic[OptionsT]):
     In a workflow every model and tool call is recorded: a turn that is resumed after a crash repeats none of them.
     """
 
+    records_itself: ClassVar[bool] = True
+
     def __init__(
         self,
         client: SupportsChatGetResponse,
         instructions: str | None = None,
         *,
-        id: str | None = None,  # noqa: A002 - public name
-        name: str | None = None,
-        description: str | None = None,
         tools: Any = None,
         default_options: OptionsT | Mapping[str, Any] | None = None,
-        context_providers: Sequence[ContextProvider] | None = None,
-        middleware: MiddlewareTypes | Sequence[MiddlewareTypes] | None = None,
         require_per_service_call_history_persistence: bool = False,
         compaction_strategy: CompactionStrategy | None = None,
         tokenizer: TokenizerProtocol | None = None,
-        additional_properties: Mapping[str, Any] | None = None,
+        **settings: Unpack[BaseAgentSettings],
     ) -> None:
-        super().__init__(
-            id=id,
-            name=name,
-            description=description,
-            context_providers=context_providers,
-            middleware=middleware,
-            additional_properties=additional_properties,
-        )
+        super().__init__(**settings)
         _require_arguments(client, instructions, default_options)
         self.client = client
         self.compaction_strategy = compaction_strategy
@@ -199,7 +191,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         self.default_options: dict[str, Any] = merge_options(first, options, own)
         declare_format(self.default_options.get("response_format"))
         if given and isinstance(client, BaseChatClient) and not isinstance(client, FunctionInvocationLayer):
-            logger.warning("agent %r has tools, but its client has no FunctionInvocationLayer to call them", name)
+            logger.warning("agent %r has tools, but its client has no FunctionInvocationLayer to call them", self.name)
         self._perdure_exits = AsyncExitStack()
         self._perdure_connecting = asyncio.Lock()
 
@@ -209,14 +201,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         messages: AgentRunInputs | None = None,
         *,
         stream: Literal[False] = ...,
-        session: AgentSession | None = None,
-        middleware: MiddlewareTypes | Sequence[MiddlewareTypes] | None = None,
-        tools: Any = None,
-        options: OptionsT | Mapping[str, Any] | None = None,
-        compaction_strategy: CompactionStrategy | None = None,
-        tokenizer: TokenizerProtocol | None = None,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
+        **more: Unpack[_RunArguments[OptionsT]],
     ) -> Awaitable[AgentResponse[Any]]: ...
     @overload
     def run(
@@ -224,14 +209,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         messages: AgentRunInputs | None = None,
         *,
         stream: Literal[True],
-        session: AgentSession | None = None,
-        middleware: MiddlewareTypes | Sequence[MiddlewareTypes] | None = None,
-        tools: Any = None,
-        options: OptionsT | Mapping[str, Any] | None = None,
-        compaction_strategy: CompactionStrategy | None = None,
-        tokenizer: TokenizerProtocol | None = None,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
+        **more: Unpack[_RunArguments[OptionsT]],
     ) -> AgentStream: ...
     @overload
     def run(
@@ -239,14 +217,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         messages: AgentRunInputs | None = None,
         *,
         stream: bool = False,
-        session: AgentSession | None = None,
-        middleware: MiddlewareTypes | Sequence[MiddlewareTypes] | None = None,
-        tools: Any = None,
-        options: OptionsT | Mapping[str, Any] | None = None,
-        compaction_strategy: CompactionStrategy | None = None,
-        tokenizer: TokenizerProtocol | None = None,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
+        **more: Unpack[_RunArguments[OptionsT]],
     ) -> Any: ...
     def run(
         self,
@@ -292,36 +263,16 @@ class Agent(BaseAgent, Generic[OptionsT]):
         names = [getattr(each, "name", "") for each in options_of.get("tools", ())]
         traits = () if self.name else [str(options_of.get("instructions", "")), *names]
         turn = Turn(stable_name(self), context.messages, traits)
+
+        def start() -> Any:
+            run = AgentRun(self, context, turn)
+            return run.stream() if stream else run.respond()
+
+        answer = call_through(found["agent"], context, start, AgentResponse)
         if not stream:
-            return self._perdure_respond(found["agent"], context, turn)
+            return answer
         wanted = merge_options(options_of, context.options).get("response_format")
-
-        def rebuild(updates: Sequence[AgentResponseUpdate]) -> AgentResponse[Any]:
-            return AgentResponse[Any].from_updates(updates, output_format_type=wanted)
-
-        inner: AgentStream = ResponseStream.from_awaitable(self._perdure_stream(found["agent"], context, turn))
-        return forward_stream(inner, rebuild=rebuild)
-
-    async def _perdure_respond(
-        self, middleware: Sequence[Any], context: AgentContext, turn: Turn
-    ) -> AgentResponse[Any]:
-        result = await run_middleware(middleware, context, lambda: AgentRun(self, context, turn).respond())
-        if isinstance(result, ResponseStream):
-            return await cast("AgentStream", result).get_final_response()
-        return AgentResponse() if result is None else result
-
-    async def _perdure_stream(self, middleware: Sequence[Any], context: AgentContext, turn: Turn) -> AgentStream:
-        result = await run_middleware(middleware, context, lambda: AgentRun(self, context, turn).stream())
-        if isinstance(result, ResponseStream):
-            return cast("AgentStream", result)
-        # Middleware returned a complete response instead of a stream.
-        response: AgentResponse[Any] = AgentResponse() if result is None else result
-
-        async def updates() -> AsyncGenerator[AgentResponseUpdate]:
-            for update in response.to_updates():
-                yield update
-
-        return ResponseStream(updates(), finalizer=lambda _: response)
+        return forward_stream(answer, rebuild=partial(AgentResponse[Any].from_updates, output_format_type=wanted))
 
     async def connect(self, server: AbstractAsyncContextManager[Any]) -> None:
         """Connect to an MCP server. The agent closes it when it is closed itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.agents.client.base import BaseChatClient, ask_model, ask_model_stream, require_response
@@ -19,7 +20,7 @@ from perdure.agents.turn.recording import use_turn
 from perdure.errors import AgentInvalidRequestException
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from perdure.agents.agent import Agent
     from perdure.agents.client.middleware import AgentContext
@@ -80,9 +81,7 @@ class AgentRun:
                 self._turn, lambda: chat_stream(self._ask(stream=True), response_format), response_format
             )
 
-        def rebuild(updates: Sequence[AgentResponseUpdate]) -> AgentResponse[Any]:
-            return AgentResponse[Any].from_updates(updates, output_format_type=response_format)
-
+        rebuild = partial(AgentResponse[Any].from_updates, output_format_type=response_format)
         forwarded: AgentStream = forward_stream(
             stream, convert=self._to_update, convert_final=self._to_response, rebuild=rebuild
         )
@@ -173,32 +172,13 @@ class AgentRun:
 
     def _to_update(self, update: ChatResponseUpdate) -> AgentResponseUpdate:
         self._new_conversation_id = update.conversation_id or self._new_conversation_id
-        return AgentResponseUpdate(
-            contents=update.contents,
-            role=update.role,
-            author_name=update.author_name or self._agent.name,
-            response_id=update.response_id,
-            message_id=update.message_id,
-            created_at=update.created_at,
-            finish_reason=update.finish_reason,
-            continuation_token=update.continuation_token,
-            additional_properties=update.additional_properties,
-            raw_representation=update,
-        )
+        converted = AgentResponseUpdate.from_model(update)
+        converted.author_name = update.author_name or self._agent.name
+        return converted
 
     def _to_response(self, response: ChatResponse[Any]) -> AgentResponse[Any]:
         self._new_conversation_id = response.conversation_id or self._new_conversation_id
-        return AgentResponse(
-            messages=response.messages,
-            response_id=response.response_id,
-            created_at=response.created_at,
-            finish_reason=response.finish_reason,
-            usage_details=response.usage_details,
-            response_format=self._options.get("response_format"),
-            continuation_token=response.continuation_token,
-            additional_properties=response.additional_properties,
-            raw_representation=response,
-        )
+        return AgentResponse[Any].from_model(response, self._options.get("response_format"))
 
     async def _finish(self, response: AgentResponse[Any]) -> AgentResponse[Any]:
         """Name the author of the messages, and let the providers store them, the last provider first."""

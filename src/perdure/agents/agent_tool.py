@@ -26,17 +26,22 @@ _WAITING_KEY: Final = "agent_tools"
 
 
 def agent_tool(
-    agent: SupportsAgentRun,
+    agent: Any,
     *,
-    name: str | None,
-    description: str | None,
-    arg_name: str,
-    arg_description: str | None,
-    approval_mode: ApprovalMode,
-    stream_callback: StreamCallback | None,
-    propagate_session: bool,
+    name: str | None = None,
+    description: str | None = None,
+    arg_name: str = "task",
+    arg_description: str | None = None,
+    approval_mode: ApprovalMode = "never_require",
+    stream_callback: StreamCallback | None = None,
+    propagate_session: bool = False,
 ) -> FunctionTool:
-    """Make a tool that gives an agent a task. Raises ValueError if neither has a name."""
+    """Return this agent as a tool of another agent: it gets a task, and its answer is the result.
+
+    With `propagate_session` it takes part in the other agent's session. Raises TypeError, ValueError.
+    """
+    if not callable(getattr(agent, "run", None)):
+        raise TypeError(f"{type(agent).__name__!r} has no run method, so it can't be a tool")
     if not (name or agent.name):
         raise ValueError("a tool needs a name: use as_tool(name=...), or name the agent")
     tool_name = name or function_name(agent.name or "")
@@ -64,14 +69,8 @@ def agent_tool(
         input_model=schema,
         approval_mode=approval_mode,
         # An agent that records each of its calls can safely run again.
-        if_interrupted="rerun" if _records_itself(agent) else "tell",
+        if_interrupted="rerun" if getattr(agent, "records_itself", False) else "tell",
     )
-
-
-def _records_itself(agent: SupportsAgentRun) -> bool:
-    from perdure.agents.agent import Agent  # noqa: PLC0415 - agent.py imports this module
-
-    return isinstance(agent, Agent) or getattr(agent, "records_itself", False)
 
 
 class AgentTool(FunctionTool):

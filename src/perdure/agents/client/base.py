@@ -1,34 +1,40 @@
-"""Chat clients: the base class and the protocol of its layers. Each model call is a record_call step."""
+"""Chat clients: the base class, the protocol of its layers, and the layer that traces model calls.
+
+Each model call is a recorded step. Contents are never traced.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, cast, overload, runtime_checkable
 
-from typing_extensions import TypeVar
+from typing_extensions import TypedDict, TypeVar, Unpack
 
 from perdure.agents.client.options import (
     ChatOptions,
     check_options,
     validate_chat_options,
 )
-from perdure.agents.client.streaming import chat_stream, split_response
+from perdure.agents.client.streaming import chat_stream
 from perdure.agents.messages.message import Message, normalize_messages
-from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate, declare_format
+from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate, declare_format, token_spending
 from perdure.agents.turn.recording import current_turn, record_call, record_stream
 from perdure.errors import ChatClientInvalidResponseException, MiddlewareException
 from perdure.streams import ResponseStream
+from perdure.tracing import begin, current, traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from perdure.agents.agent import Agent
+    from perdure.agents.agent import Agent, AgentSettings
+    from perdure.agents.client.middleware import MiddlewareTypes
     from perdure.agents.client.streaming import ChatStream
     from perdure.agents.messages.responses import ResponseFormat
     from perdure.agents.turn.recording import Turn
+    from perdure.tracing import Span
 
 OptionsT = TypeVar("OptionsT", default=ChatOptions[Any])
 
@@ -56,11 +62,31 @@ class SupportsChatGetResponse(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """The input of a model call: messages as the model sees them, options, and the client's own kwargs."""
+    """The input of a model call: the conversation, the options, and the client's own kwargs."""
 
     messages: Sequence[Message]
     options: Mapping[str, Any]
     kwargs: Mapping[str, Any]
+    compaction: CompactionStrategy | None
+
+    async def compacted_messages(self) -> Sequence[Message]:
+        """Return the messages that the model is shown."""
+        if self.compaction is None:
+            return self.messages
+        copies = [copy(message) for message in self.messages]
+        for each in copies:
+            each.contents, each.additional_properties = list(each.contents), dict(each.additional_properties)
+        await self.compaction(copies)
+        return [message for message in copies if not message.additional_properties.get(EXCLUDED)]
+
+
+class _CallArguments(TypedDict, Generic[OptionsT], total=False):
+    options: OptionsT | ChatOptions[Any] | Mapping[str, Any] | None
+    middleware: Sequence[MiddlewareTypes] | None
+    compaction_strategy: CompactionStrategy | None
+    tokenizer: TokenizerProtocol | None
+    function_invocation_kwargs: Mapping[str, Any] | None
+    client_kwargs: Mapping[str, Any] | None
 
 
 class ChatLayer(Generic[OptionsT]):
@@ -68,47 +94,23 @@ class ChatLayer(Generic[OptionsT]):
 
     @overload
     def get_response(
-        self,
-        messages: Sequence[Message],
-        *,
-        stream: Literal[False] = ...,
-        options: OptionsT | ChatOptions[Any] | Mapping[str, Any] | None = None,
-        compaction_strategy: CompactionStrategy | None = None,
-        tokenizer: TokenizerProtocol | None = None,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
+        self, messages: Sequence[Message], *, stream: Literal[False] = ..., **more: Unpack[_CallArguments[OptionsT]]
     ) -> Awaitable[ChatResponse[Any]]: ...
     @overload
     def get_response(
-        self,
-        messages: Sequence[Message],
-        *,
-        stream: Literal[True],
-        options: OptionsT | ChatOptions[Any] | Mapping[str, Any] | None = None,
-        compaction_strategy: CompactionStrategy | None = None,
-        tokenizer: TokenizerProtocol | None = None,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
+        self, messages: Sequence[Message], *, stream: Literal[True], **more: Unpack[_CallArguments[OptionsT]]
     ) -> ChatStream: ...
     @overload
     def get_response(
-        self,
-        messages: Sequence[Message],
-        *,
-        stream: bool = False,
-        options: OptionsT | ChatOptions[Any] | Mapping[str, Any] | None = None,
-        compaction_strategy: CompactionStrategy | None = None,
-        tokenizer: TokenizerProtocol | None = None,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
+        self, messages: Sequence[Message], *, stream: bool = False, **more: Unpack[_CallArguments[OptionsT]]
     ) -> Any: ...
     def get_response(self, messages: Sequence[Message], *, stream: bool = False, **more: Any) -> Any:
         """Return an awaitable ChatResponse, or a stream of updates that ends in one."""
         del messages, stream, more
         raise TypeError(f"{type(self).__name__} has layers but no client; make BaseChatClient the last of its bases")
 
-    def _perdure_ask(self, request: ModelRequest) -> Awaitable[ChatResponse[Any]]:
-        """Send the request to the model. Called only if there is no record_call response."""
+    async def _perdure_ask(self, request: ModelRequest) -> ChatResponse[Any]:
+        """Send the request to the model. Called only if there is no recorded response."""
         raise NotImplementedError
 
     def _perdure_ask_stream(self, request: ModelRequest) -> ChatStream:
@@ -139,15 +141,6 @@ class CompactionStrategy(Protocol):
         The messages are copies: the history keeps the originals.
         """
         ...
-
-
-async def compact(messages: Sequence[Message], strategy: CompactionStrategy) -> list[Message]:
-    """Return the messages that a model is shown after compaction."""
-    copies = [copy(message) for message in messages]
-    for each in copies:
-        each.contents, each.additional_properties = list(each.contents), dict(each.additional_properties)
-    await strategy(copies)
-    return [message for message in copies if not message.additional_properties.get(EXCLUDED)]
 
 
 class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
@@ -187,7 +180,7 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
         the `client_kwargs` of the call.
         """
 
-    def get_response(
+    def get_response(  # pyright: ignore[reportIncompatibleMethodOverride] - it spells the arguments out
         self,
         messages: Sequence[Message],
         *,
@@ -208,39 +201,31 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
             )
         given = dict(cast("Mapping[str, Any]", options or {}))
         check_options(given)
-        request = ModelRequest(normalize_messages(messages), given, kwargs)
-        strategy = compaction_strategy or self.compaction_strategy
+        request = ModelRequest(
+            normalize_messages(messages), given, kwargs, compaction_strategy or self.compaction_strategy
+        )
         turn = current_turn(type(self).__name__, request.messages)
         response_format = given.get("response_format")
-        if strategy is None:
-            if stream:
-                return ask_model_stream(turn, lambda: self._perdure_ask_stream(request), response_format)
-            return ask_model(turn, lambda: self._perdure_ask(request), response_format)
-
-        async def compacted() -> ModelRequest:
-            return replace(request, messages=await compact(request.messages, strategy))
-
-        async def whole() -> ChatResponse[Any]:
-            return await self._perdure_ask(await compacted())
-
-        async def streamed() -> ChatStream:
-            return self._perdure_ask_stream(await compacted())
-
         if stream:
-            return ask_model_stream(turn, lambda: ResponseStream.from_awaitable(streamed()), response_format)
-        return ask_model(turn, whole, response_format)
+            return ask_model_stream(turn, lambda: self._perdure_ask_stream(request), response_format)
+        return ask_model(turn, lambda: self._perdure_ask(request), response_format)
 
     async def _perdure_ask(self, request: ModelRequest) -> ChatResponse[Any]:
+        messages = await request.compacted_messages()
         given: object = self._inner_get_response(
-            messages=request.messages, stream=False, options=request.options, **request.kwargs
+            messages=messages, stream=False, options=request.options, **request.kwargs
         )
         found = await cast("Awaitable[object]", given) if isinstance(given, Awaitable) else given
         return require_response(found, type(self).__name__)
 
     def _perdure_ask_stream(self, request: ModelRequest) -> ChatStream:
-        given = self._inner_get_response(
-            messages=request.messages, stream=True, options=request.options, **request.kwargs
-        )
+        def start(messages: Sequence[Message]) -> object:
+            return self._inner_get_response(messages=messages, stream=True, options=request.options, **request.kwargs)
+
+        async def start_compacted() -> object:
+            return start(await request.compacted_messages())
+
+        given = start(request.messages) if request.compaction is None else start_compacted()
         return chat_stream(given, request.options.get("response_format"))
 
     async def _validate_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,39 +241,12 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
         return "Unknown"
 
     def as_agent(
-        self,
-        *,
-        id: str | None = None,  # noqa: A002 - public name
-        name: str | None = None,
-        description: str | None = None,
-        instructions: str | None = None,
-        tools: Any = None,
-        default_options: OptionsT | Mapping[str, Any] | None = None,
-        context_providers: Sequence[Any] | None = None,
-        middleware: Any | Sequence[Any] | None = None,
-        require_per_service_call_history_persistence: bool = False,
-        compaction_strategy: CompactionStrategy | None = None,
-        tokenizer: TokenizerProtocol | None = None,
-        additional_properties: Mapping[str, Any] | None = None,
+        self, *, instructions: str | None = None, **settings: Unpack[AgentSettings[OptionsT]]
     ) -> Agent[OptionsT]:
         """Create an agent that uses this client."""
         from perdure.agents.agent import Agent  # noqa: PLC0415 - agents import clients
 
-        return Agent(
-            self,
-            instructions,
-            id=id,
-            name=name,
-            description=description,
-            tools=tools,
-            default_options=default_options,
-            context_providers=context_providers,
-            middleware=middleware,
-            require_per_service_call_history_persistence=require_per_service_call_history_persistence,
-            compaction_strategy=compaction_strategy,
-            tokenizer=tokenizer,
-            additional_properties=additional_properties,
-        )
+        return Agent(self, instructions, **settings)
 
 
 def prepend_instructions_to_messages(
@@ -302,9 +260,9 @@ def prepend_instructions_to_messages(
 def ask_model(
     turn: Turn, ask: Callable[[], Awaitable[ChatResponse[Any]]], response_format: ResponseFormat
 ) -> Awaitable[ChatResponse[Any]]:
-    """Call a model as a record_call step of the turn."""
+    """Call a model as a step of the turn."""
     declare_format(response_format)
-    answer = record_call(turn, ask, name="model", count=lambda response: _count_tokens(turn, response))
+    answer = record_call(turn, ask, name="model", count=lambda response: turn.spend(**token_spending(response)))
 
     async def respond() -> ChatResponse[Any]:
         response = await answer
@@ -316,35 +274,21 @@ def ask_model(
 
 
 def ask_model_stream(turn: Turn, ask: Callable[[], ChatStream], response_format: ResponseFormat) -> ChatStream:
-    """Stream a model call as a record_call step of the turn."""
+    """Stream a model call as a step of the turn."""
     declare_format(response_format)
-
-    def rebuild(updates: Sequence[ChatResponseUpdate]) -> ChatResponse[Any]:
-        return ChatResponse[Any].from_updates(updates, output_format_type=response_format)
 
     def set_format(response: ChatResponse[Any]) -> None:
         response.response_format = response_format or response.response_format
 
-    stream = record_stream(
+    stream: ChatStream = record_stream(
         turn,
         ask,
         name="model",
-        count=lambda response: _count_tokens(turn, response),
-        split=split_response,
-        rebuild=rebuild,
+        count=lambda response: turn.spend(**token_spending(response)),
+        split=ChatResponse[Any].split,
+        rebuild=ChatResponse[Any].from_updates,
     )
     return stream.with_result_hook(set_format)
-
-
-def _count_tokens(turn: Turn, response: ChatResponse[Any]) -> None:
-    usage = response.usage_details or {}
-    spent = {
-        "input_tokens": usage.get("input_token_count") or 0,
-        "output_tokens": usage.get("output_token_count") or 0,
-    }
-    spent["total_tokens"] = usage.get("total_token_count") or sum(spent.values())
-    if turn.activation is not None and any(spent.values()):
-        turn.activation.spend(spent)
 
 
 def require_response(found: object, client: str) -> ChatResponse[Any]:
@@ -354,3 +298,86 @@ def require_response(found: object, client: str) -> ChatResponse[Any]:
     raise ChatClientInvalidResponseException(
         f"{client} returned a {type(found).__name__!r}; its _inner_get_response must return a ChatResponse"
     )
+
+
+_REQUEST_OPTIONS = ("temperature", "top_p", "max_tokens", "frequency_penalty", "presence_penalty", "seed")
+_TOKEN_COUNTS = {
+    "gen_ai.usage.input_tokens": "input_token_count",
+    "gen_ai.usage.output_tokens": "output_token_count",
+    "gen_ai.usage.cache_creation.input_tokens": "cache_creation_input_token_count",
+    "gen_ai.usage.cache_read.input_tokens": "cache_read_input_token_count",
+    "gen_ai.usage.reasoning.output_tokens": "reasoning_output_token_count",
+}
+
+
+class ChatTelemetryLayer(ChatLayer[OptionsT], Generic[OptionsT]):
+    """Trace model calls. A call whose recorded response is reused makes no request and has no span."""
+
+    def __init__(self, *, otel_provider_name: str | None = None, **more: Any) -> None:
+        super().__init__(**more)
+        self.otel_provider_name = otel_provider_name or str(getattr(self, "OTEL_PROVIDER_NAME", "unknown"))
+
+    async def _perdure_ask(self, request: ModelRequest) -> ChatResponse[Any]:
+        span = _begin_span(request, self.otel_provider_name, getattr(self, "model", None))
+        with traced(span), current(span):
+            response = await super()._perdure_ask(request)
+            _describe(span, response)
+            return response
+
+    def _perdure_ask_stream(self, request: ModelRequest) -> ChatStream:
+        span = _begin_span(request, self.otel_provider_name, getattr(self, "model", None))
+        try:
+            inner = super()._perdure_ask_stream(request)
+        except BaseException as error:
+            span.end(error)
+            raise
+        return ResponseStream(_TracedUpdates(inner, span), finalizer=lambda _: inner.get_final_response())
+
+
+def _begin_span(request: ModelRequest, provider: str, own_model: object) -> Span:
+    model = request.options.get("model") or own_model or "unknown"
+    requested = {f"gen_ai.request.{name}": request.options.get(name) for name in _REQUEST_OPTIONS}
+    names = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": provider,
+        "gen_ai.request.model": str(model),
+    }
+    return begin(f"chat {model}", linked=None, **names, **requested)
+
+
+class _TracedUpdates:
+    """The updates of a stream. The span ends with the last update or with an error.
+
+    The task that reads the end may not be the one that read the start, so the span is never the current one.
+    """
+
+    def __init__(self, inner: ChatStream, span: Span) -> None:
+        self._inner = inner
+        self._span = span
+
+    def __aiter__(self) -> _TracedUpdates:
+        return self
+
+    async def __anext__(self) -> ChatResponseUpdate:
+        try:
+            return await anext(self._inner)
+        except StopAsyncIteration:
+            _describe(self._span, await self._inner.get_final_response())
+            self._span.end()
+            raise
+        except BaseException as error:
+            self._span.end(error)
+            raise
+
+    async def aclose(self) -> None:
+        try:
+            await self._inner.aclose()
+        finally:
+            self._span.end()
+
+
+def _describe(span: Span, response: ChatResponse[Any]) -> None:
+    usage: Mapping[str, Any] = response.usage_details or {}
+    counts = {name: usage.get(key) for name, key in _TOKEN_COUNTS.items()}
+    names = {"gen_ai.response.model": response.model, "gen_ai.response.id": response.response_id}
+    span.say(**names, **counts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeGuard, TypeVar, cast
 
 from perdure.agents.client.base import ChatLayer, OptionsT
 from perdure.agents.client.streaming import stream_response
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perdure.agents.client.base import CompactionStrategy, SupportsChatGetResponse, TokenizerProtocol
     from perdure.agents.client.streaming import ChatStream
     from perdure.agents.messages.message import Message
-    from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate
+    from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate, Response
     from perdure.agents.sessions.session import AgentSession
     from perdure.agents.tools.tool import FunctionInvocationContext
     from perdure.streams import CleanupHook, Hook
@@ -254,35 +254,52 @@ async def call_chain(
     await process(context, lambda: call_chain(middleware, context, call, place=place + 1))
 
 
-async def run_middleware(
-    middleware: Sequence[Any], context: AgentContext | ChatContext, call: Callable[[], Any]
+def call_through(
+    middleware: Sequence[Any], context: AgentContext | ChatContext, call: Callable[[], Any], empty: type[Response[Any]]
 ) -> Any:
-    """Run a call inside its middleware. Returns a response or a stream, or None if it ended without a result."""
+    """Make a call inside its middleware. Returns an awaitable response, or a stream if the context says so.
+
+    Without a result the response is an `empty` one.
+    """
+
+    async def run() -> Any:
+        try:
+            await call_chain(middleware, context, resolve)
+        except MiddlewareTermination as termination:
+            if termination.result is not None:
+                context.result = termination.result
+        found: Any = empty() if context.result is None else context.result
+        if _is_stream(found):
+            _add_hooks(found, context)
+        return found
 
     async def resolve() -> Any:
-        given = call()
-        if isinstance(given, ResponseStream):
-            # A stream is awaitable too; awaiting it here would start it.
-            return cast("Any", given)
-        return await given if inspect.isawaitable(given) else given
+        given: Any = call()
+        # A stream is awaitable too; awaiting it here would start it.
+        return await given if inspect.isawaitable(given) and not _is_stream(given) else given
 
-    try:
-        await call_chain(middleware, context, resolve)
-    except MiddlewareTermination as termination:
-        if termination.result is not None:
-            context.result = termination.result
-    found: Any = context.result
-    return _hooked(cast("ResponseStream[Any, Any]", found), context) if isinstance(found, ResponseStream) else found
+    async def whole() -> Any:
+        found = await run()
+        return await found.get_final_response() if _is_stream(found) else found
+
+    async def streamed() -> ResponseStream[Any, Any]:
+        found = await run()
+        return found if _is_stream(found) else stream_response(found)
+
+    return ResponseStream.from_awaitable(streamed()) if context.stream else whole()
 
 
-def _hooked(stream: ResponseStream[Any, Any], context: AgentContext | ChatContext) -> ResponseStream[Any, Any]:
+def _is_stream(found: object) -> TypeGuard[ResponseStream[Any, Any]]:
+    return isinstance(found, ResponseStream)
+
+
+def _add_hooks(stream: ResponseStream[Any, Any], context: AgentContext | ChatContext) -> None:
     for hook in context.stream_transform_hooks:
         stream.with_transform_hook(hook)
     for hook in context.stream_result_hooks:
         stream.with_result_hook(hook)
     for hook in context.stream_cleanup_hooks:
         stream.with_cleanup_hook(hook)
-    return stream
 
 
 class ChatMiddlewareLayer(ChatLayer[OptionsT], Generic[OptionsT]):
@@ -337,16 +354,4 @@ class ChatMiddlewareLayer(ChatLayer[OptionsT], Generic[OptionsT]):
                     **for_layers,
                 )
 
-        async def whole() -> ChatResponse[Any]:
-            result = await run_middleware(found["chat"], context, call_model)
-            if isinstance(result, ResponseStream):
-                return await cast("ChatStream", result).get_final_response()
-            return ChatResponse() if result is None else result
-
-        async def streamed() -> ChatStream:
-            result = await run_middleware(found["chat"], context, call_model)
-            if isinstance(result, ResponseStream):
-                return cast("ChatStream", result)
-            return stream_response(ChatResponse() if result is None else result)
-
-        return ResponseStream.from_awaitable(streamed()) if stream else whole()
+        return call_through(found["chat"], context, call_model, ChatResponse)

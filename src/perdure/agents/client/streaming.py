@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Awaitable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from perdure.agents.messages.content import Content
 from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate
 from perdure.errors import ChatClientInvalidResponseException
 from perdure.streams import ResponseStream
@@ -13,7 +12,7 @@ from perdure.streams import ResponseStream
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from perdure.agents.messages.responses import ResponseFormat
+    from perdure.agents.messages.responses import Response, ResponseFormat
 
 UpdateT = TypeVar("UpdateT")
 FinalT = TypeVar("FinalT")
@@ -40,28 +39,6 @@ class SentUpdates(Generic[UpdateT]):
         )
 
 
-class _Forwarded:
-    """The iterator behind `forward_stream`.
-
-    It is not an async generator: an event loop that shuts down closes all generators at once, and the inner stream
-    would be closed twice.
-    """
-
-    def __init__(self, inner: ResponseStream[Any, Any], convert: Callable[[Any], Any], sent: SentUpdates[Any]) -> None:
-        self._inner = inner
-        self._convert = convert
-        self._sent = sent
-
-    def __aiter__(self) -> _Forwarded:
-        return self
-
-    async def __anext__(self) -> Any:
-        return self._sent.add(self._convert(await anext(self._inner)))
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
 def forward_stream(
     inner: ResponseStream[Any, Any],
     *,
@@ -75,38 +52,14 @@ def forward_stream(
     async def finalize(updates: Sequence[UpdateT]) -> FinalT:
         return convert_final(await inner.get_final_response()) if sent.equal(updates) else rebuild(updates)
 
-    return ResponseStream(cast("AsyncIterable[UpdateT]", _Forwarded(inner, convert, sent)), finalizer=finalize)
+    return inner.map(lambda update: sent.add(convert(update)), finalize)
 
 
-def split_response(response: ChatResponse[Any]) -> list[ChatResponseUpdate]:
-    """Split a response into updates, one for each message. The last one holds the token counts."""
-    updates = [
-        ChatResponseUpdate(
-            contents=message.contents,
-            role=message.role,
-            author_name=message.author_name,
-            message_id=message.message_id,
-            response_id=response.response_id,
-            created_at=response.created_at,
-            model=response.model,
-            conversation_id=response.conversation_id,
-        )
-        for message in response.messages
-    ] or [ChatResponseUpdate(response_id=response.response_id, model=response.model)]
-    last = updates[-1]
-    if response.usage_details is not None:
-        last.contents = [*last.contents, Content.from_usage(response.usage_details)]
-    last.finish_reason = response.finish_reason
-    last.continuation_token = response.continuation_token
-    last.additional_properties = dict(response.additional_properties)
-    return updates
-
-
-def stream_response(response: ChatResponse[Any]) -> ChatStream:
+def stream_response(response: Response[Any]) -> ResponseStream[Any, Any]:
     """Stream a complete response."""
 
-    async def updates() -> AsyncGenerator[ChatResponseUpdate]:
-        for update in split_response(response):
+    async def updates() -> AsyncGenerator[Any]:
+        for update in response.split():
             yield update
 
     return ResponseStream(updates(), finalizer=lambda _: response)

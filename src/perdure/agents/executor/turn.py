@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from perdure.agents.agent import Agent
 from perdure.agents.executor.requests import deduplicate, inner_requests, is_inner_question
 from perdure.agents.executor.session import SessionRecord, session_update
-from perdure.agents.messages.responses import AgentResponse
+from perdure.agents.messages.responses import AgentResponse, token_spending
 from perdure.agents.sessions.session import AgentSession
 from perdure.engine import GLOBAL_KWARGS_KEY, RUN_KWARGS_KEY
 from perdure.graph import StepCall
@@ -160,7 +160,7 @@ class AgentTurn:
 
     async def _respond(self, messages: Sequence[Message], session: Any) -> tuple[AgentResponse[Any], Any]:
         """Return the response and the session after it. Our agents record each of their calls themselves."""
-        if isinstance(self.agent, Agent) or getattr(self.agent, "records_itself", False):
+        if getattr(self.agent, "records_itself", False):
             return await self._run_agent(messages, session), session
         return await self._respond_in_step(messages, session)
 
@@ -236,11 +236,3 @@ def _declared_tools(agent: SupportsAgentRun) -> set[str]:
 
 def _as_request(call: Content) -> Content:
     return replace(call, id=call.id or call.call_id, user_input_request=True) if call.type == "function_call" else call
-
-
-def token_spending(response: AgentResponse[Any]) -> dict[str, float]:
-    """Return the tokens of a response as a run counts them."""
-    usage: Mapping[str, Any] = response.usage_details or {}
-    names = {"input_tokens": "input", "output_tokens": "output", "total_tokens": "total"}
-    counts = {name: usage.get(f"{short}_token_count") for name, short in names.items()}
-    return {name: count for name, count in counts.items() if count}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
-import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, cast
+from weakref import WeakValueDictionary
 
 from typing_extensions import TypeVar
 
@@ -23,6 +22,50 @@ if TYPE_CHECKING:
 
     from perdure.agents.messages.message import ContentInput
 
+ValueT = TypeVar("ValueT", default=Any)
+
+ResponseFormat: TypeAlias = "type[BaseModel] | Mapping[str, Any] | str | None"
+"""A pydantic model or a JSON schema; in a stored response, the name of the model."""
+
+_SHOWN_MAX = 80
+_VALUE_MISSING = object()
+_formats: WeakValueDictionary[str, type[Any]] = WeakValueDictionary()
+"""The classes that this program uses as response format, by their stored names. The last one of a name counts."""
+
+
+def require_format(wanted: object) -> None:
+    """Raise TypeError if no answer can be parsed as `wanted`."""
+    is_model = isinstance(wanted, type) and hasattr(wanted, "model_validate_json")
+    if not (wanted is None or isinstance(wanted, Mapping) or is_model):
+        raise TypeError(f"response_format must be a pydantic model or a JSON schema, not {wanted!r}")
+
+
+def declare_format(wanted: object) -> None:
+    """Register a response format, so that stored responses can name its class. Raises TypeError."""
+    require_format(wanted)
+    if isinstance(wanted, type):
+        _formats[type_name(wanted)] = wanted
+
+
+def _parse_value(text: str, response_format: type[Any] | Mapping[str, Any] | str) -> Any:
+    """Parse a text as `response_format`; None if it is empty. Raises ResponseValueError, pydantic's ValidationError."""
+    wanted = _formats.get(response_format) if isinstance(response_format, str) else response_format
+    if wanted is None:
+        raise ResponseValueError(
+            f"the response has the format {response_format!r}, and no agent of this program uses that class as "
+            "response_format; give it to an agent, or parse the response text yourself"
+        )
+    if not text:
+        return None
+    if isinstance(wanted, type):
+        return wanted.model_validate_json(text)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ResponseValueError(
+            f"the response is not JSON: {error}; it starts with {text[:_SHOWN_MAX]!r}", error
+        ) from error
+
 
 class _Fields:
     """Base of responses and updates: they are stored, compared and serialized by their fields.
@@ -34,6 +77,23 @@ class _Fields:
     _STORED: ClassVar[tuple[str, ...]]
     _ITEMS: ClassVar[str]
     """The field that lists the messages or contents."""
+
+    def __init__(
+        self,
+        *,
+        response_id: str | None = None,
+        created_at: str | None = None,
+        finish_reason: str | None = None,
+        continuation_token: Any = None,
+        additional_properties: Mapping[str, Any] | None = None,
+        raw_representation: Any = None,
+    ) -> None:
+        self.response_id = response_id
+        self.created_at = created_at
+        self.finish_reason = finish_reason
+        self.continuation_token = continuation_token
+        self.additional_properties: dict[str, Any] = dict(additional_properties or {})
+        self.raw_representation = raw_representation
 
     @property
     def text(self) -> str:
@@ -83,302 +143,7 @@ class _Fields:
         return f"{type(self).__name__}({getattr(self, self._ITEMS)!r})"
 
 
-def _add_update(response: Any, update: Any) -> None:
-    """Add an update to a response. A new message starts where the message id or the role changes."""
-    messages: list[Message] = response.messages
-    contents: list[Content] = update.contents
-    last = messages[-1] if messages else None
-    is_other = last is not None and (
-        (update.message_id and last.message_id and update.message_id != last.message_id)
-        or (update.role and update.role != last.role)
-    )
-    spoken = [content for content in contents if content.type != "usage"]
-    if (last is None or is_other) and (spoken or update.role or update.message_id):
-        last = Message(update.role or "assistant", [])
-        messages.append(last)
-    if last is not None:
-        last.author_name = update.author_name or last.author_name
-        last.message_id = update.message_id or last.message_id
-        for content in spoken:
-            _append_content(last.contents, content)
-    for content in contents:
-        if content.type == "usage":
-            response.usage_details = add_usage_details(response.usage_details, content.usage_details)
-    for name in ("response_id", "created_at", "finish_reason", "continuation_token"):
-        setattr(response, name, getattr(update, name) or getattr(response, name))
-    response.additional_properties.update(update.additional_properties)
-
-
-def _append_content(contents: list[Content], content: Content) -> None:
-    """Append a content, or join it with the one it continues."""
-    place = len(contents) - 1
-    if content.type == "function_call" and content.call_id:
-        calls = [at for at, each in enumerate(contents) if each.type == "function_call"]
-        place = next((at for at in calls if contents[at].call_id == content.call_id), -1)
-    if place >= 0:
-        try:
-            contents[place] = contents[place] + content
-        except AdditionItemMismatch:
-            contents.append(content)
-    else:
-        contents.append(content)
-
-
-_SHOWN_MAX = 80
-
-_formats: dict[str, list[weakref.ref[type[Any]]]] = {}
-
-
-def require_format(wanted: object) -> None:
-    """Raise TypeError if no answer can be parsed as `wanted`."""
-    if wanted is None or isinstance(wanted, Mapping) or (isinstance(wanted, type) and _is_model(wanted)):
-        return
-    raise TypeError(f"response_format must be a pydantic model or a JSON schema, not {wanted!r}")
-
-
-def _is_model(wanted: type) -> bool:
-    return hasattr(wanted, "model_validate_json")
-
-
-def declare_format(wanted: object) -> None:
-    """Register a response format, so that stored responses can name its class. Raises TypeError."""
-    require_format(wanted)
-    if isinstance(wanted, type):
-        known = _formats.setdefault(type_name(wanted), [])
-        if not known or known[-1]() is not wanted:
-            # The most recent declaration comes last.
-            known[:] = [each for each in known if each() not in {None, wanted}]
-            known.append(weakref.ref(wanted))
-
-
-def _stored_format(wanted: object) -> str | Mapping[str, Any] | None:
-    """Return the name of a class, or `{}` for a schema: parsing JSON doesn't need the schema."""
-    if isinstance(wanted, type):
-        return type_name(wanted)
-    return {} if isinstance(wanted, Mapping) else wanted if isinstance(wanted, str) else None
-
-
-def find_format(name: str) -> type[Any]:
-    """Return the class of a stored format name. Raises ResponseValueError if none is declared, or several differ."""
-    found = [cls for each in _formats.get(name, ()) if (cls := each()) is not None]
-    if not found:
-        raise ResponseValueError(
-            f"the response has the format {name!r}, and no agent of this program uses that class as response_format; "
-            "give it to an agent, or parse the response text yourself"
-        )
-    # A class that its module has since replaced (a notebook cell run again) doesn't count. A class created anew by each
-    # call of a function is fine if its fields are equal.
-    if not _is_current(found[-1]) and any(_fields(each) != _fields(found[-1]) for each in found):
-        raise ResponseValueError(
-            f"the response has the format {name!r}, and agents of this program use different classes of that name as "
-            "response_format; give each class its own name, or parse the response text yourself"
-        )
-    return found[-1]
-
-
-def _is_current(cls: type[Any]) -> bool:
-    place: object = sys.modules.get(cls.__module__)
-    for name in cls.__qualname__.split("."):
-        place = getattr(place, name, None)
-    return place is cls
-
-
-def _fields(cls: type[Any]) -> object:
-    fields: object = getattr(cls, "model_fields", None)
-    if not isinstance(fields, Mapping):
-        return cls
-    return {name: repr(field) for name, field in cast("Mapping[str, Any]", fields).items()}
-
-
-def _parse_value(text: str, response_format: type[Any] | Mapping[str, Any] | str) -> Any:
-    """Parse a text as `response_format`; None if it is empty. Raises ResponseValueError, pydantic's ValidationError."""
-    wanted = find_format(response_format) if isinstance(response_format, str) else response_format
-    if not text:
-        return None
-    if isinstance(wanted, type):
-        return wanted.model_validate_json(text)
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ResponseValueError(
-            f"the response is not JSON: {error}; it starts with {text[:_SHOWN_MAX]!r}", error
-        ) from error
-
-
-ValueT = TypeVar("ValueT", default=Any)
-
-ResponseFormat: TypeAlias = "type[BaseModel] | Mapping[str, Any] | str | None"
-"""A pydantic model or a JSON schema; in a stored response, the name of the model."""
-
-_VALUE_MISSING = object()
-
-
-class _Response(_Fields, Generic[ValueT]):
-    """Base of the responses of models and agents."""
-
-    _ITEMS = "messages"
-    _STORED = (
-        "messages",
-        "response_id",
-        "created_at",
-        "finish_reason",
-        "usage_details",
-        "continuation_token",
-        "additional_properties",
-    )
-
-    def __init__(
-        self,
-        *,
-        messages: Message | Sequence[Message] | None = None,
-        response_id: str | None = None,
-        created_at: str | None = None,
-        finish_reason: str | None = None,
-        usage_details: UsageDetails | None = None,
-        value: ValueT | None = None,
-        response_format: ResponseFormat = None,
-        continuation_token: Any = None,
-        additional_properties: Mapping[str, Any] | None = None,
-        raw_representation: Any = None,
-    ) -> None:
-        self.messages: list[Message] = [messages] if isinstance(messages, Message) else list(messages or ())
-        self.response_id = response_id
-        self.created_at = created_at
-        self.finish_reason = finish_reason
-        self.usage_details = usage_details
-        self.response_format = response_format
-        self.continuation_token = continuation_token
-        self.additional_properties: dict[str, Any] = dict(additional_properties or {})
-        self.raw_representation = raw_representation
-        self._value: Any = _VALUE_MISSING if value is None else value
-
-    @property
-    def text(self) -> str:
-        """Join the texts of all messages."""
-        return "".join([message.text for message in self.messages])
-
-    @property
-    def value(self) -> ValueT | None:
-        """Parse the answer as `response_format`; None without a format or without text.
-
-        Raises pydantic's ValidationError if the text doesn't fit the model, and ResponseValueError (a ValueError and an
-        AgentInvalidResponseException) if it is not JSON or the class is unknown.
-        """
-        if self._value is _VALUE_MISSING:
-            if self.response_format is None:
-                return None
-            self._value = _parse_value(_last_text(self.messages), self.response_format)
-        return cast("ValueT", self._value)
-
-    @property
-    def user_input_requests(self) -> list[Content]:
-        """Return the requests that the user has to answer before the agent continues."""
-        return [
-            content for message in self.messages for content in message.contents if content.user_input_request is True
-        ]
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        given = [each if isinstance(each, Message) else Message.from_dict(each) for each in data.get("messages", ())]
-        response = super().from_dict({**data, "messages": given})
-        response.response_format = data.get("format")
-        return response
-
-    def stored_fields(self) -> dict[str, Any]:
-        fields, response_format = self._fields_set(), _stored_format(self.response_format)
-        return fields if response_format is None else {**fields, "format": response_format}
-
-
-class ChatResponse(_Response[ValueT]):
-    """The response of a model."""
-
-    _TYPE = "chat_response"
-    _STORED = (*_Response._STORED, "conversation_id", "model")
-
-    def __init__(
-        self, *, conversation_id: str | None = None, model: str | None = None, model_id: str | None = None, **more: Any
-    ) -> None:
-        super().__init__(**more)
-        self.conversation_id = conversation_id
-        self.model = model or model_id
-
-    @property
-    def model_id(self) -> str | None:
-        """Return the model that answered."""
-        return self.model
-
-    @classmethod
-    def from_updates(
-        cls, updates: Iterable[ChatResponseUpdate], *, output_format_type: ResponseFormat = None
-    ) -> ChatResponse[Any]:
-        """Join updates into a complete response."""
-        response = cls(response_format=output_format_type)
-        for update in updates:
-            _add_update(response, update)
-            response.conversation_id = update.conversation_id or response.conversation_id
-            response.model = update.model or response.model
-        return response
-
-    @classmethod
-    async def from_update_generator(
-        cls, updates: AsyncIterable[ChatResponseUpdate], *, output_format_type: ResponseFormat = None
-    ) -> ChatResponse[Any]:
-        """Read all updates and join them."""
-        return cls.from_updates([update async for update in updates], output_format_type=output_format_type)
-
-
-class AgentResponse(_Response[ValueT]):
-    """The response of an agent to one turn."""
-
-    _TYPE = "agent_response"
-    _STORED = (*_Response._STORED, "agent_id")
-
-    def __init__(self, *, agent_id: str | None = None, **more: Any) -> None:
-        super().__init__(**more)
-        self.agent_id = agent_id
-
-    @classmethod
-    def from_updates(
-        cls,
-        updates: Iterable[AgentResponseUpdate],
-        *,
-        output_format_type: ResponseFormat = None,
-        value: Any = None,
-    ) -> AgentResponse[Any]:
-        """Join updates into a complete response."""
-        response = cls(response_format=output_format_type, value=value)
-        for update in updates:
-            _add_update(response, update)
-            response.agent_id = update.agent_id or response.agent_id
-        return response
-
-    @classmethod
-    async def from_update_generator(
-        cls, updates: AsyncIterable[AgentResponseUpdate], *, output_format_type: ResponseFormat = None
-    ) -> AgentResponse[Any]:
-        """Read all updates and join them."""
-        return cls.from_updates([update async for update in updates], output_format_type=output_format_type)
-
-    def to_updates(self) -> list[AgentResponseUpdate]:
-        """Split into updates, one for each message. The last one holds the token counts."""
-        usage = [] if self.usage_details is None else [Content.from_usage(self.usage_details)]
-        last = len(self.messages) - 1
-        return [
-            AgentResponseUpdate(
-                contents=[*message.contents, *(usage if place == last else ())],
-                role=message.role,
-                author_name=message.author_name,
-                agent_id=self.agent_id,
-                response_id=self.response_id,
-                message_id=message.message_id,
-                created_at=self.created_at,
-                finish_reason=self.finish_reason,
-            )
-            for place, message in enumerate(self.messages)
-        ]
-
-
-class _Update(_Fields):
+class Update(_Fields):
     """Base of stream updates."""
 
     _ITEMS = "contents"
@@ -400,24 +165,14 @@ class _Update(_Fields):
         contents: Sequence[ContentInput] | None = None,
         role: str | None = None,
         author_name: str | None = None,
-        response_id: str | None = None,
         message_id: str | None = None,
-        created_at: str | None = None,
-        finish_reason: str | None = None,
-        continuation_token: Any = None,
-        additional_properties: Mapping[str, Any] | None = None,
-        raw_representation: Any = None,
+        **more: Any,
     ) -> None:
+        super().__init__(**more)
         self.contents = to_contents(contents)
         self.role = role
         self.author_name = author_name
-        self.response_id = response_id
         self.message_id = message_id
-        self.created_at = created_at
-        self.finish_reason = finish_reason
-        self.continuation_token = continuation_token
-        self.additional_properties: dict[str, Any] = dict(additional_properties or {})
-        self.raw_representation = raw_representation
 
     @property
     def text(self) -> str:
@@ -430,12 +185,157 @@ class _Update(_Fields):
         return [content for content in self.contents if content.user_input_request is True]
 
 
-class ChatResponseUpdate(_Update):
-    """A stream update of a model."""
+class Response(_Fields, Generic[ValueT]):
+    """Base of the responses of models and agents."""
 
-    _TYPE = "chat_response_update"
-    _STORED = (*_Update._STORED, "conversation_id", "model")
+    _UPDATE: ClassVar[type[Any]]
+    _ON_EACH_UPDATE: ClassVar[tuple[str, ...]]
+    _ON_LAST_UPDATE: ClassVar[tuple[str, ...]] = ()
+    _FROM_UPDATES: ClassVar[tuple[str, ...]]
+    _ITEMS = "messages"
+    _STORED = (
+        "messages",
+        "response_id",
+        "created_at",
+        "finish_reason",
+        "usage_details",
+        "continuation_token",
+        "additional_properties",
+    )
 
+    def __init__(
+        self,
+        *,
+        messages: Message | Sequence[Message] | None = None,
+        usage_details: UsageDetails | None = None,
+        value: ValueT | None = None,
+        response_format: ResponseFormat = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(**more)
+        self.messages: list[Message] = [messages] if isinstance(messages, Message) else list(messages or ())
+        self.usage_details = usage_details
+        self.response_format = response_format
+        self._value: Any = _VALUE_MISSING if value is None else value
+
+    @property
+    def text(self) -> str:
+        """Join the texts of all messages."""
+        return "".join([message.text for message in self.messages])
+
+    @property
+    def value(self) -> ValueT | None:
+        """Parse the answer as `response_format`; None without a format or without text.
+
+        Raises pydantic's ValidationError if the text doesn't fit the model, and ResponseValueError (a ValueError and an
+        AgentInvalidResponseException) if it is not JSON or the class is unknown.
+        """
+        if self._value is _VALUE_MISSING:
+            if self.response_format is None:
+                return None
+            texts = (message.text for message in reversed(self.messages) if message.role == "assistant")
+            self._value = _parse_value(next(filter(None, texts), ""), self.response_format)
+        return cast("ValueT", self._value)
+
+    @property
+    def user_input_requests(self) -> list[Content]:
+        """Return the requests that the user has to answer before the agent continues."""
+        return [
+            content for message in self.messages for content in message.contents if content.user_input_request is True
+        ]
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read the output of `to_dict`, or stored fields."""
+        given = [each if isinstance(each, Message) else Message.from_dict(each) for each in data.get("messages", ())]
+        response = super().from_dict({**data, "messages": given})
+        response.response_format = data.get("format")
+        return response
+
+    def stored_fields(self) -> dict[str, Any]:
+        """Return the fields to store, and the name of the format. Parsing JSON doesn't need the schema."""
+        fields, wanted = self._fields_set(), self.response_format
+        if wanted is None:
+            return fields
+        fields["format"] = (
+            {} if isinstance(wanted, Mapping) else wanted if isinstance(wanted, str) else type_name(wanted)
+        )
+        return fields
+
+    @classmethod
+    def from_updates(
+        cls, updates: Iterable[Any], *, output_format_type: ResponseFormat = None, value: Any = None
+    ) -> Self:
+        """Join updates into a complete response."""
+        response = cls(response_format=output_format_type, value=value)
+        for update in updates:
+            response._add(update)
+        return response
+
+    @classmethod
+    async def from_update_generator(
+        cls, updates: AsyncIterable[Any], *, output_format_type: ResponseFormat = None
+    ) -> Self:
+        """Read all updates and join them."""
+        return cls.from_updates([update async for update in updates], output_format_type=output_format_type)
+
+    def _add(self, update: Update) -> None:
+        """Add an update. A new message starts where the message id or the role changes."""
+        last = self.messages[-1] if self.messages else None
+        is_other = last is not None and (
+            (update.message_id and last.message_id and update.message_id != last.message_id)
+            or (update.role and update.role != last.role)
+        )
+        spoken = [content for content in update.contents if content.type != "usage"]
+        if (last is None or is_other) and (spoken or update.role or update.message_id):
+            last = Message(update.role or "assistant", [])
+            self.messages.append(last)
+        if last is not None:
+            last.author_name = update.author_name or last.author_name
+            last.message_id = update.message_id or last.message_id
+            for content in spoken:
+                _append_content(last.contents, content)
+        for content in update.contents:
+            if content.type == "usage":
+                self.usage_details = add_usage_details(self.usage_details, content.usage_details)
+        for name in self._FROM_UPDATES:
+            setattr(self, name, getattr(update, name) or getattr(self, name))
+        self.additional_properties.update(update.additional_properties)
+
+    def split(self) -> list[Any]:
+        """Split into updates, one for each message. The last one holds the token counts."""
+        usage = [] if self.usage_details is None else [Content.from_usage(self.usage_details)]
+        updates: list[Any] = []
+        for place, message in enumerate(self.messages, 1):
+            is_last = place == len(self.messages)
+            names = (*self._ON_EACH_UPDATE, *(self._ON_LAST_UPDATE if is_last else ()))
+            update = self._UPDATE(
+                contents=[*message.contents, *(usage if is_last else ())],
+                role=message.role,
+                author_name=message.author_name,
+                message_id=message.message_id,
+                **{name: getattr(self, name) for name in names},
+            )
+            updates.append(update)
+        return updates
+
+
+def _append_content(contents: list[Content], content: Content) -> None:
+    """Append a content, or join it with the one it continues."""
+    place = len(contents) - 1
+    if content.type == "function_call" and content.call_id:
+        calls = [at for at, each in enumerate(contents) if each.type == "function_call"]
+        place = next((at for at in calls if contents[at].call_id == content.call_id), -1)
+    try:
+        if place >= 0:
+            contents[place] = contents[place] + content
+            return
+    except AdditionItemMismatch:
+        pass
+    contents.append(content)
+
+
+class _OfModel(_Fields):
     def __init__(
         self, *, conversation_id: str | None = None, model: str | None = None, model_id: str | None = None, **more: Any
     ) -> None:
@@ -449,22 +349,73 @@ class ChatResponseUpdate(_Update):
         return self.model
 
 
-class AgentResponseUpdate(_Update):
-    """A stream update of an agent."""
-
-    _TYPE = "agent_response_update"
-    _STORED = (*_Update._STORED, "agent_id")
-
+class _OfAgent(_Fields):
     def __init__(self, *, agent_id: str | None = None, **more: Any) -> None:
         super().__init__(**more)
         self.agent_id = agent_id
 
 
-def _last_text(messages: Sequence[Message]) -> str:
-    words = (message.text for message in reversed(messages) if message.role == "assistant")
-    return next(filter(None, words), "")
+class ChatResponseUpdate(_OfModel, Update):
+    """A stream update of a model."""
+
+    _TYPE = "chat_response_update"
+    _STORED = (*Update._STORED, "conversation_id", "model")
+
+
+class AgentResponseUpdate(_OfAgent, Update):
+    """A stream update of an agent."""
+
+    _TYPE = "agent_response_update"
+    _STORED = (*Update._STORED, "agent_id")
+
+    @classmethod
+    def from_model(cls, update: ChatResponseUpdate) -> AgentResponseUpdate:
+        """Convert an update of the agent's model."""
+        return cls(**{name: getattr(update, name) for name in Update._STORED}, raw_representation=update)
+
+
+_FROM_UPDATES = ("response_id", "created_at", "finish_reason", "continuation_token")
+
+
+class ChatResponse(_OfModel, Response[ValueT]):
+    """The response of a model."""
+
+    _TYPE = "chat_response"
+    _STORED = (*Response._STORED, "conversation_id", "model")
+    _FROM_UPDATES = (*_FROM_UPDATES, "conversation_id", "model")
+    _UPDATE = ChatResponseUpdate
+    _ON_EACH_UPDATE = ("response_id", "created_at", "model", "conversation_id")
+    _ON_LAST_UPDATE = ("finish_reason", "continuation_token", "additional_properties")
+
+
+class AgentResponse(_OfAgent, Response[ValueT]):
+    """The response of an agent to one turn."""
+
+    _TYPE = "agent_response"
+    _STORED = (*Response._STORED, "agent_id")
+    _FROM_UPDATES = (*_FROM_UPDATES, "agent_id")
+    _UPDATE = AgentResponseUpdate
+    _ON_EACH_UPDATE = ("agent_id", "response_id", "created_at", "finish_reason")
+
+    @classmethod
+    def from_model(cls, response: ChatResponse[Any], response_format: ResponseFormat) -> AgentResponse[Any]:
+        """Convert the response of the agent's model."""
+        fields = {name: getattr(response, name) for name in Response._STORED}
+        return cls(**fields, response_format=response_format, raw_representation=response)
+
+    def to_updates(self) -> list[AgentResponseUpdate]:
+        """Split into updates, one for each message. The last one holds the token counts."""
+        return self.split()
 
 
 for _cls in (ChatResponse, AgentResponse, ChatResponseUpdate, AgentResponseUpdate):
     _any: Any = _cls
     register_type(_any, name=f"perdure:{_cls.__name__}", encode=_any.stored_fields, decode=_any.from_dict)
+
+
+def token_spending(response: Response[Any]) -> dict[str, float]:
+    """Return the tokens of a response as a run counts them."""
+    usage: Mapping[str, Any] = response.usage_details or {}
+    counts = {f"{kind}_tokens": usage.get(f"{kind}_token_count") or 0 for kind in ("input", "output", "total")}
+    counts["total_tokens"] = counts["total_tokens"] or counts["input_tokens"] + counts["output_tokens"]
+    return {name: count for name, count in counts.items() if count}

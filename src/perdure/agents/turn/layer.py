@@ -98,14 +98,13 @@ class FunctionInvocationLayer(ChatLayer[OptionsT], Generic[OptionsT]):
         *,
         stream: bool = False,
         options: Any = None,
-        middleware: Sequence[MiddlewareTypes] | None = None,
         function_invocation_kwargs: Mapping[str, Any] | None = None,
         client_kwargs: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> Any:
         """Return an awaitable ChatResponse, or a stream of updates that ends in one."""
         own_kwargs = dict(client_kwargs or {})
-        found = categorize_middleware(own_kwargs.pop("middleware", None), middleware)
+        found = categorize_middleware(own_kwargs.pop("middleware", None), more.pop("middleware", None))
         others = [*found["chat"], *found["agent"]]
         assign_ids = AssignCallIds()
         if others:
