@@ -9,8 +9,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from perdure.agents import FunctionTool, tool
-from perdure.agents.tools.docstrings import parse_docstring
-from perdure.agents.tools.schema import ArgumentsError
+from perdure.agents.tools.schema import ArgumentsError, parse_docstring
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,9 +89,7 @@ def test_descriptions_of_arguments_are_read_from_docstrings_of_every_style(funct
 
 @pytest.mark.parametrize("text", [None, "", "Only words.", "Note: this is no section of arguments: at all."])
 def test_a_docstring_without_sections_is_all_text(text: str | None) -> None:
-    found = parse_docstring(text)
-    assert found.text == (text or "")
-    assert found.arguments == {}
+    assert parse_docstring(text) == (text or "", {})
 
 
 def test_annotations_describe_arguments_and_win_over_the_docstring() -> None:

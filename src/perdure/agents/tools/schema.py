@@ -1,22 +1,98 @@
-"""Arguments of tools: a pydantic model made from a signature, or a JSON schema checked by jsonschema."""
+"""Arguments of tools: a pydantic model made from a signature, or a JSON schema checked by jsonschema.
+
+Descriptions come from annotations and from docstrings in Google, numpy or reST style.
+"""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args, get_origin
 
-from perdure.agents.tools.docstrings import docstring_of, parse_docstring
 from perdure.annotations import Namespace, evaluate
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pydantic import BaseModel
 
 _CONTEXT: Final = re.compile(r"\bFunctionInvocationContext\b")
 _RECEIVERS: Final = frozenset({"self", "cls"})
+
+
+_ARGUMENTS: Final = frozenset({"args", "arguments", "parameters", "params", "keyword args", "keyword arguments"})
+_SECTIONS: Final = _ARGUMENTS | {
+    *("returns", "return", "yields", "raises", "example", "examples", "note", "notes", "see also"),
+}
+_GOOGLE_ENTRY: Final = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
+_NUMPY_ENTRY: Final = re.compile(r"^\*{0,2}(\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?()$")
+_REST_ENTRY: Final = re.compile(
+    r"^:(?:param|parameter|arg|argument|key|keyword)\s+(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)$"
+)
+_REST_FIELD: Final = re.compile(r"^:\w+(?:\s[^:]*)?:")
+
+
+def docstring_of(func: Callable[..., Any]) -> str | None:
+    """Return the docstring of a function, also inside partials and callable objects."""
+    if isinstance(func, functools.partial):
+        return docstring_of(cast("functools.partial[Any]", func).func)
+    if inspect.isroutine(func) or inspect.isclass(func):
+        return func.__doc__
+    return type(func).__call__.__doc__ or type(func).__doc__
+
+
+def parse_docstring(docstring: str | None) -> tuple[str, dict[str, str]]:
+    """Return the text before the sections of a docstring, and the descriptions of its arguments."""
+    lines = inspect.cleandoc(docstring or "").splitlines()
+    starts = [number for number in range(len(lines)) if _starts_section(lines[number : number + 2])]
+    arguments: dict[str, str] = {}
+    for start, end in pairwise([*starts, len(lines)]):
+        arguments |= _parse_section(lines[start:end])
+    tidied = {name: " ".join(description.split()) for name, description in arguments.items()}
+    text = "\n".join(lines[: starts[0] if starts else len(lines)]).strip()
+    return text, {name: description for name, description in tidied.items() if description}
+
+
+def _starts_section(lines: Sequence[str]) -> bool:
+    if _REST_FIELD.match(lines[0]):
+        return True
+    is_underlined = len(lines) > 1 and set(lines[1].strip()) == {"-"}
+    is_title = _title(lines[0]) in _SECTIONS and not _indent(lines[0])
+    return is_title and (is_underlined or lines[0].rstrip().endswith(":"))
+
+
+def _title(line: str) -> str:
+    return line.strip().rstrip(":").lower()
+
+
+def _parse_section(lines: Sequence[str]) -> dict[str, str]:
+    """Return the arguments that a section describes. A reST field is a section with one argument."""
+    if field := _REST_ENTRY.match(lines[0]):
+        return {field[1]: " ".join([field[2], *(line for line in lines[1:] if _indent(line))])}
+    if _title(lines[0]) not in _ARGUMENTS:
+        return {}
+    is_google = lines[0].rstrip().endswith(":")
+    pattern, body = (_GOOGLE_ENTRY, lines[1:]) if is_google else (_NUMPY_ENTRY, lines[2:])
+    depth = min((_indent(line) for line in body if line.strip()), default=0)
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in body:
+        entry = pattern.match(line.strip()) if line.strip() and _indent(line) == depth else None
+        if entry is not None:
+            names = [name.strip().lstrip("*") for name in entry[1].split(",")]
+            found |= dict.fromkeys(names, entry[2])
+        else:
+            found |= {name: f"{found[name]} {line}" for name in names}
+    return found
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 class ArgumentsError(TypeError):
@@ -86,7 +162,7 @@ def make_model(
     """Make a pydantic model of a function's arguments. Raises TypeError, NameError."""
     import pydantic  # noqa: PLC0415 - loaded on first use
 
-    descriptions = parse_docstring(docstring_of(func)).arguments
+    _, descriptions = parse_docstring(docstring_of(func))
     fields: dict[str, Any] = {}
     for each in signature.parameters:
         annotation: Any = str
@@ -143,15 +219,15 @@ class Arguments:
         self.model = None if isinstance(description, Mapping) else description
         self._name = name
         self._schema = description if isinstance(description, Mapping) else None
-        parameters = () if signature is None else signature.parameters
-        self._names = {field_name(each.name): each.name for each in parameters} if self.model is not None else {}
+        parameters = () if signature is None or self.model is None else signature.parameters
+        self._names = {field_name(each.name): each.name for each in parameters}
         # A function can't use a pydantic `Field(...)` default itself, so these are always passed.
-        self._field_defaults = {name for name in self._names if self._has_field_default(name, parameters)}
-
-    def _has_field_default(self, name: str, parameters: tuple[inspect.Parameter, ...]) -> bool:
-        assert self.model is not None, "only models have fields"
-        default = next(each.default for each in parameters if field_name(each.name) == name)
-        return type(default).__name__ == "FieldInfo" and name in self.model.model_fields
+        fields = {} if self.model is None else self.model.model_fields
+        self._field_defaults = {
+            field_name(each.name)
+            for each in parameters
+            if type(each.default).__name__ == "FieldInfo" and field_name(each.name) in fields
+        }
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema."""
@@ -177,28 +253,29 @@ class Arguments:
         except pydantic.ValidationError as error:
             # The values are left out: they may be secret, and the model knows them.
             faults = error.errors(include_url=False, include_context=False, include_input=False)
-            told = "; ".join(f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in faults)
-            raise ArgumentsError(f"tool {self._name!r} can't accept these arguments: {told}") from error
+            told = [f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in faults]
+            raise self._error(told) from error
         wanted = valid.model_fields_set | self._field_defaults
         return {self._names.get(name, name): getattr(valid, name) for name in sorted(wanted)}
 
     def _validate_by_schema(self, given: object) -> dict[str, Any]:
-        if not isinstance(given, Mapping):
-            raise ArgumentsError(f"tool {self._name!r} takes arguments by name, not {given!r}")
-        arguments = dict(cast("Mapping[str, Any]", given))
-        if faults := self._schema_faults(arguments):
-            raise ArgumentsError(f"tool {self._name!r} can't accept these arguments: {'; '.join(faults)}")
-        return arguments
-
-    def _schema_faults(self, arguments: dict[str, Any]) -> list[str]:
         from jsonschema.exceptions import UnknownType  # noqa: PLC0415 - loaded on first use
         from referencing.exceptions import Unresolvable  # noqa: PLC0415 - loaded on first use
 
+        if not isinstance(given, Mapping):
+            raise ArgumentsError(f"tool {self._name!r} takes arguments by name, not {given!r}")
+        arguments = dict(cast("Mapping[str, Any]", given))
         try:
-            return [_describe_fault(error) for error in self._validator.iter_errors(arguments)]
+            faults = [_describe_fault(error) for error in self._validator.iter_errors(arguments)]
         except (Unresolvable, UnknownType):
             # A server's schema may be broken, or refer to a document elsewhere. The server checks the arguments itself.
-            return []
+            return arguments
+        if faults:
+            raise self._error(faults)
+        return arguments
+
+    def _error(self, faults: Sequence[str]) -> ArgumentsError:
+        return ArgumentsError(f"tool {self._name!r} can't accept these arguments: {'; '.join(faults)}")
 
     @cached_property
     def _validator(self) -> Any:

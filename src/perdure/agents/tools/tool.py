@@ -9,19 +9,21 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast, get_args, overload
+
+from typing_extensions import TypedDict, Unpack
 
 from perdure.agents.messages.content import Content
 from perdure.agents.tools.context import FunctionInvocationContext, list_tools
-from perdure.agents.tools.docstrings import docstring_of, parse_docstring
-from perdure.agents.tools.schema import Arguments, CallSignature, make_model
+from perdure.agents.tools.schema import Arguments, CallSignature, docstring_of, make_model, parse_docstring
 from perdure.annotations import Namespace, namespace_here
 from perdure.engine import has_failed, is_async, is_inside_step
 from perdure.errors import ToolException
 from perdure.graph import Retry, no_exit, policy_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Generator
     from datetime import timedelta
 
     from pydantic import BaseModel
@@ -68,35 +70,19 @@ SKIP_PARSING: Final = SkipParsing()
 """As a tool's `result_parser`: the result stays as it is."""
 
 
-def parse_result(result: Any) -> list[Content]:
-    """Convert any value to contents: texts and contents stay, everything else becomes JSON."""
-    several = cast("Sequence[Any]", result) if isinstance(result, list | tuple) else ()
-    if any(isinstance(each, Content) for each in several):
-        return [each if isinstance(each, Content) else _as_text(each) for each in several]
-    return [result if isinstance(result, Content) else _as_text("" if result is None else result)]
-
-
 def _as_text(value: Any) -> Content:
-    plain = value if isinstance(value, str) else _to_plain(value)
-    return Content.from_text(plain if isinstance(plain, str) else json.dumps(plain, default=str, ensure_ascii=False))
+    """Convert any value to a text: everything but a str becomes JSON."""
+    if isinstance(value, str):
+        return Content.from_text(value)
+    from pydantic_core import to_jsonable_python  # noqa: PLC0415 - loaded on first use
+
+    plain = to_jsonable_python(value, by_alias=False, bytes_mode="base64", fallback=_to_plain)
+    return Content.from_text(plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False))
 
 
 def _to_plain(value: Any) -> Any:
-    match value:
-        case Mapping():
-            return {str(key): _to_plain(each) for key, each in cast("Mapping[Any, Any]", value).items()}
-        case list() | tuple() | set() | frozenset():
-            return [_to_plain(each) for each in cast("Sequence[Any]", value)]
-        case None | str() | int() | float():
-            return value
-        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type | Content):
-            return {each.name: _to_plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
-        case _ if callable(dump := getattr(value, "model_dump", None)):
-            return dump(mode="json")
-        case _ if callable(dump := getattr(value, "to_dict", None)):
-            return dump()
-        case _:
-            return value.text if isinstance(getattr(value, "text", None), str) else value
+    dump = getattr(value, "to_dict", None)
+    return dump() if callable(dump) else str(getattr(value, "text", value))
 
 
 ApprovalMode: TypeAlias = Literal["always_require", "never_require"]
@@ -121,6 +107,15 @@ class _Counts:
 
     calls: int = 0
     failures: int = 0
+
+    @contextmanager
+    def count_failure(self) -> Generator[None]:
+        """Count an error that the block raises."""
+        try:
+            yield
+        except Exception:
+            self.failures += 1
+            raise
 
 
 class FunctionTool:
@@ -158,13 +153,12 @@ class FunctionTool:
         self.func = func
         self.result_parser = result_parser
         self.if_interrupted: IfToolInterrupted = if_interrupted
-        _require_valid(self)
+        _require_valid(self, input_model)
         self.policy = policy_of(retry=retry, timeout=timeout, on_error=None)
-        allow_bare_ctx = input_model is not None
         self._signature = CallSignature()
         if func is not None:
-            self._signature = CallSignature.of(func, name=name, allow_bare_ctx=allow_bare_ctx)
-        self._input_model = _require_schema(name, input_model)
+            self._signature = CallSignature.of(func, name=name, allow_bare_ctx=input_model is not None)
+        self._input_model = input_model
         self._namespace = namespace
         self._counts = _Counts()
         self._receiver: object = None
@@ -238,33 +232,25 @@ class FunctionTool:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function. Raises ToolException if there is none, or a limit is reached."""
-        self._require_callable()
-        assert self.func is not None, "checked above"
-        self._counts.calls += 1
-        receiver = () if self._receiver is None else (self._receiver,)
-        try:
-            result = self.func(*receiver, *args, **kwargs)
-        except Exception:
-            self._counts.failures += 1
-            raise
-        return self._count_failure(result) if inspect.iscoroutine(result) else result
-
-    async def _count_failure(self, result: Any) -> Any:
-        try:
-            return await result
-        except Exception:
-            self._counts.failures += 1
-            raise
-
-    def _require_callable(self) -> None:
+        counts = self._counts
         if self.func is None:
-            raise ToolException(f"tool {self.name!r} has no function; the user of the agent answers its calls")
-        if self.max_invocations is not None and self._counts.calls >= self.max_invocations:
+            raise self._no_function()
+        if self.max_invocations is not None and counts.calls >= self.max_invocations:
             raise ToolException(f"tool {self.name!r} may be called {self.max_invocations} times; the limit is reached")
-        if self.max_invocation_exceptions is not None and self._counts.failures >= self.max_invocation_exceptions:
-            raise ToolException(
-                f"tool {self.name!r} has failed {self._counts.failures} times; it can't be called any more"
-            )
+        if self.max_invocation_exceptions is not None and counts.failures >= self.max_invocation_exceptions:
+            raise ToolException(f"tool {self.name!r} has failed {counts.failures} times; it can't be called any more")
+        counts.calls += 1
+        receiver = () if self._receiver is None else (self._receiver,)
+        with counts.count_failure():
+            result = self.func(*receiver, *args, **kwargs)
+        return self._await(result) if inspect.iscoroutine(result) else result
+
+    async def _await(self, result: Any) -> Any:
+        with self._counts.count_failure():
+            return await result
+
+    def _no_function(self) -> ToolException:
+        return ToolException(f"tool {self.name!r} has no function; the user of the agent answers its calls")
 
     def recall(self, *, has_failed: bool) -> None:
         """Count a call that was made before the run was resumed."""
@@ -282,27 +268,27 @@ class FunctionTool:
     ) -> Any:
         """Validate the arguments, call the function, and convert its result to contents.
 
-        Arguments may also be given by name. With `skip_parsing`, or `SKIP_PARSING` as the tool's parser, the result is
-        returned as it is.
+        Arguments may also be given by name. Those of the context count as validated. With `skip_parsing`, or
+        `SKIP_PARSING` as the tool's parser, the result is returned as it is.
 
         Raises:
             ToolException: there is no function, or a limit is reached.
             TypeError: the arguments don't fit.
         """
         if self.func is None:
-            self._require_callable()
-        if arguments is None:
-            arguments = kwargs or ({} if context is None else context.arguments)
-        elif kwargs:
+            raise self._no_function()
+        if arguments is not None and kwargs:
             raise TypeError(f"tool {self.name!r}: give arguments, or {', '.join(kwargs)} by name, not both")
-        checked = self.validate_arguments(arguments)
-        context = FunctionInvocationContext(self, checked) if context is None else context
-        context.function, context.arguments = self, checked
-        positional, by_name = self._signature.bind(context.arguments, context.kwargs)
+        given = kwargs if arguments is None else arguments
+        if context is None:
+            context = FunctionInvocationContext(self, self.validate_arguments(given))
+        elif given and given is not context.arguments:
+            context.arguments = self.validate_arguments(given)
+        context.function = self
+        positional, by_name = self._signature.bind(dict(context.arguments), context.kwargs)
         if self._signature.context is not None:
             by_name[self._signature.context] = context
         call = functools.partial(self, *positional, **by_name)
-        assert self.func is not None, "checked above"
         if is_async(self.func):
             result = await call()
         else:
@@ -315,16 +301,19 @@ class FunctionTool:
         if isinstance(self.result_parser, SkipParsing):
             return result
         if self.result_parser is None:
-            return parse_result(result)
+            return self.parse_result(result)
         try:
-            return parse_result(self.result_parser(result))
+            return self.parse_result(self.result_parser(result))
         except Exception:  # noqa: BLE001 - the tool has done its work, and its result must not be lost
-            return parse_result(str(result))
+            return self.parse_result(str(result))
 
     @staticmethod
     def parse_result(result: Any) -> list[Content]:
-        """Convert any value to contents, as a model is told it."""
-        return parse_result(result)
+        """Convert any value to contents: texts and contents stay, everything else becomes JSON."""
+        several = cast("Sequence[Any]", result) if isinstance(result, list | tuple) else ()
+        if any(isinstance(each, Content) for each in several):
+            return [each if isinstance(each, Content) else _as_text(each) for each in several]
+        return [result if isinstance(result, Content) else _as_text("" if result is None else result)]
 
     def __str__(self) -> str:
         more = f", description={self.description}" if self.description else ""
@@ -333,9 +322,9 @@ class FunctionTool:
     __repr__ = __str__
 
 
-def _require_valid(tool: FunctionTool) -> None:
+def _require_valid(tool: FunctionTool, schema: Any) -> None:
     """Check the options of a tool. Raises TypeError, ValueError."""
-    name = tool.name
+    name, parser = tool.name, cast("Any", tool.result_parser)
     for option in ("max_invocations", "max_invocation_exceptions"):
         limit: Any = getattr(tool, option)
         if limit is not None and (not isinstance(limit, int) or limit < 1):
@@ -348,58 +337,43 @@ def _require_valid(tool: FunctionTool) -> None:
         raise ValueError(
             f"tool {name!r}: if_interrupted must be 'tell', 'rerun', 'ask' or a function, not {tool.if_interrupted!r}"
         )
-    parser: Any = tool.result_parser
     if not (parser is None or callable(parser) or isinstance(parser, SkipParsing)):
         raise TypeError(f"tool {name!r}: result_parser must be a function or SKIP_PARSING, not {parser!r}")
+    if not (schema is None or isinstance(schema, Mapping) or hasattr(schema, "model_validate")):
+        raise TypeError(f"tool {name!r}: the schema must be a pydantic model or a JSON schema, not {schema!r}")
 
 
-def _require_schema(name: str, given: Any) -> type[BaseModel] | Mapping[str, Any] | None:
-    if given is None or isinstance(given, Mapping) or hasattr(given, "model_validate"):
-        return cast("type[BaseModel] | Mapping[str, Any] | None", given)
-    raise TypeError(f"tool {name!r}: the schema must be a pydantic model or a JSON schema, not {given!r}")
+class ToolOptions(TypedDict, total=False):
+    """Options of a tool: see `FunctionTool`."""
+
+    approval_mode: ApprovalMode | None
+    kind: str | None
+    max_invocations: int | None
+    max_invocation_exceptions: int | None
+    additional_properties: Mapping[str, Any] | None
+    result_parser: ResultParser | None
+    if_interrupted: IfToolInterrupted
+    retry: Retry | None
+    timeout: timedelta | float | None
+
+
+class _NamedToolOptions(ToolOptions, total=False):
+    name: str | None
+    description: str | None
+    schema: type[BaseModel] | Mapping[str, Any] | None
 
 
 @overload
-def tool(
-    func: Callable[..., Any],
-    *,
-    name: str | None = ...,
-    description: str | None = ...,
-    schema: type[BaseModel] | Mapping[str, Any] | None = ...,
-    approval_mode: ApprovalMode | None = ...,
-    kind: str | None = ...,
-    max_invocations: int | None = ...,
-    max_invocation_exceptions: int | None = ...,
-    additional_properties: Mapping[str, Any] | None = ...,
-    result_parser: ResultParser | None = ...,
-    if_interrupted: IfToolInterrupted = ...,
-    retry: Retry | None = ...,
-    timeout: timedelta | float | None = ...,
-) -> FunctionTool: ...
+def tool(func: Callable[..., Any], **options: Unpack[_NamedToolOptions]) -> FunctionTool: ...
 @overload
-def tool(
-    func: None = None,
-    *,
-    name: str | None = ...,
-    description: str | None = ...,
-    schema: type[BaseModel] | Mapping[str, Any] | None = ...,
-    approval_mode: ApprovalMode | None = ...,
-    kind: str | None = ...,
-    max_invocations: int | None = ...,
-    max_invocation_exceptions: int | None = ...,
-    additional_properties: Mapping[str, Any] | None = ...,
-    result_parser: ResultParser | None = ...,
-    if_interrupted: IfToolInterrupted = ...,
-    retry: Retry | None = ...,
-    timeout: timedelta | float | None = ...,
-) -> Callable[[Callable[..., Any]], FunctionTool]: ...
+def tool(func: None = None, **options: Unpack[_NamedToolOptions]) -> Callable[[Callable[..., Any]], FunctionTool]: ...
 def tool(
     func: Callable[..., Any] | None = None,
     *,
     name: str | None = None,
     description: str | None = None,
     schema: type[BaseModel] | Mapping[str, Any] | None = None,
-    **options: Any,
+    **options: Unpack[ToolOptions],
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
     """Make a tool of a function. Use it as a decorator, with or without arguments.
 
@@ -415,7 +389,7 @@ def tool(
     def make(function: Callable[..., Any]) -> FunctionTool:
         return FunctionTool(
             name=name or getattr(function, "__name__", type(function).__name__),
-            description=description or parse_docstring(docstring_of(function)).text,
+            description=description or parse_docstring(docstring_of(function))[0],
             func=function,
             input_model=schema,
             namespace=namespace.needed_by(function),
