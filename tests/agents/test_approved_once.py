@@ -12,8 +12,7 @@ from perdure import WorkflowBuilder, WorkflowRunState
 from perdure.agents import Agent, AgentSession, Content, FunctionTool, Message, tool
 from perdure.agents.executor.requests import find_mismatch
 from perdure.agents.messages.conversation import INTERRUPTED
-from perdure.agents.turn.approvals import REJECTED
-from perdure.agents.turn.call_ids import APPROVED_CALLS_KEY
+from perdure.agents.turn.approvals import APPROVED_CALLS_KEY, REJECTED
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:

@@ -218,7 +218,7 @@ def test_ids_of_a_conversation_that_the_provider_keeps_stay() -> None:
 
 def test_a_call_that_is_said_twice_is_one_and_an_answer_that_is_well_is_the_very_same() -> None:
     twice: ChatResponse[Any] = ChatResponse(messages=Message("assistant", [paying("ada", "c"), paying("ada", "c")]))
-    assert CallIds("clerk", set(), is_stored_by_provider=False).assign(twice) is twice
+    assert CallIds("clerk", set(), is_stored_by_provider=False).assign(twice) == twice
     renamed = CallIds("clerk", {"c"}, is_stored_by_provider=False).assign(twice).messages[0].contents
     assert [content.call_id for content in renamed] == ["c-2", "c-2"]
     assert [content.call_id for content in twice.messages[0].contents] == ["c", "c"], "what was given is not changed"

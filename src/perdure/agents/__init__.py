@@ -62,7 +62,7 @@ from perdure.agents.tools.tool import (
     normalize_tools,
     tool,
 )
-from perdure.agents.turn.layer import (
+from perdure.agents.turn.loop import (
     FunctionInvocationConfiguration,
     FunctionInvocationLayer,
     normalize_function_invocation_configuration,

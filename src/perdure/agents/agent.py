@@ -22,7 +22,7 @@ from perdure.agents.messages.responses import AgentResponse, declare_format
 from perdure.agents.sessions.session import AgentSession
 from perdure.agents.tools.context import is_server
 from perdure.agents.tools.tool import normalize_tools
-from perdure.agents.turn.layer import FunctionInvocationLayer
+from perdure.agents.turn.loop import FunctionInvocationLayer
 from perdure.agents.turn.recording import Turn
 from perdure.clock import SystemClock
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from perdure.agents.messages.message import Message
 from perdure.agents.sessions.session import AgentSession
 from perdure.agents.tools.tool import FunctionInvocationContext, FunctionTool
-from perdure.agents.turn.approvals import APPROVALS_KEY
-from perdure.agents.turn.call_ids import APPROVED_CALLS_KEY
+from perdure.agents.turn.approvals import APPROVALS_KEY, APPROVED_CALLS_KEY
 from perdure.errors import ToolExecutionException, UserInputRequiredException
 
 if TYPE_CHECKING:

@@ -262,7 +262,7 @@ def ask_model(
 ) -> Awaitable[ChatResponse[Any]]:
     """Call a model as a step of the turn."""
     declare_format(response_format)
-    answer = record_call(turn, ask, name="model", count=lambda response: turn.spend(**token_spending(response)))
+    answer = record_call(turn, ask, name="model", count=lambda response: _count_tokens(turn, response))
 
     async def respond() -> ChatResponse[Any]:
         response = await answer
@@ -284,11 +284,16 @@ def ask_model_stream(turn: Turn, ask: Callable[[], ChatStream], response_format:
         turn,
         ask,
         name="model",
-        count=lambda response: turn.spend(**token_spending(response)),
+        count=lambda response: _count_tokens(turn, response),
         split=ChatResponse[Any].split,
         rebuild=ChatResponse[Any].from_updates,
     )
     return stream.with_result_hook(set_format)
+
+
+def _count_tokens(turn: Turn, response: ChatResponse[Any]) -> None:
+    if spent := token_spending(response):
+        turn.spend(**{"total_tokens": sum(spent.values()), **spent})
 
 
 def require_response(found: object, client: str) -> ChatResponse[Any]:

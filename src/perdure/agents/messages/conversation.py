@@ -18,7 +18,7 @@ from perdure.agents.messages.content import function_error, function_result
 from perdure.agents.messages.message import ATTRIBUTION, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from perdure.agents.messages.content import Content
 
@@ -61,6 +61,15 @@ def tool_question_id(call: Content, own_id: str) -> str:
 def is_local_call(content: Content) -> bool:
     """Return True for a call that we have to make, not one that the provider has made."""
     return content.type == "function_call" and not content.informational_only
+
+
+def call_ids_in(messages: Iterable[Message]) -> Iterator[str]:
+    """Yield the ids of all calls in a conversation."""
+    for message in messages:
+        for content in message.contents:
+            for each in (content, content.function_call):
+                if each is not None and each.call_id:
+                    yield each.call_id
 
 
 def repair_conversation(messages: Sequence[Message], *, is_complete: bool = True) -> list[Message]:

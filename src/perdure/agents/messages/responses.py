@@ -416,6 +416,5 @@ for _cls in (ChatResponse, AgentResponse, ChatResponseUpdate, AgentResponseUpdat
 def token_spending(response: Response[Any]) -> dict[str, float]:
     """Return the tokens of a response as a run counts them."""
     usage: Mapping[str, Any] = response.usage_details or {}
-    counts = {f"{kind}_tokens": usage.get(f"{kind}_token_count") or 0 for kind in ("input", "output", "total")}
-    counts["total_tokens"] = counts["total_tokens"] or counts["input_tokens"] + counts["output_tokens"]
+    counts = {f"{kind}_tokens": usage.get(f"{kind}_token_count") for kind in ("input", "output", "total")}
     return {name: count for name, count in counts.items() if count}

@@ -51,17 +51,11 @@ class FunctionInvocationContext:
         """The tools that this call added."""
         self.removed_tools: list[str] = []
         """The names of the tools that this call removed."""
-        self._idempotency_key = idempotency_key
-
-    @property
-    def idempotency_key(self) -> str:
-        """Return a key for services that do a thing once per key, such as payment providers.
+        self.idempotency_key = idempotency_key or (step_key() if is_inside_step() else SystemClock().new_id())
+        """A key for services that do a thing once per key, such as payment providers.
 
         In a workflow every attempt of the call has the same key, in any process.
         """
-        if self._idempotency_key is None:
-            self._idempotency_key = step_key() if is_inside_step() else SystemClock().new_id()
-        return self._idempotency_key
 
     def add_tools(self, tools: Any) -> None:
         """Give the model more tools, from its next response to the end of the turn.

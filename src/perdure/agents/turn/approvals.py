@@ -1,4 +1,4 @@
-"""Approvals: which calls an answer allows.
+"""Approvals: which calls an answer allows, and the session's notes of approved calls.
 
 The call that is made is the one that was asked about, from the session or the conversation. An answer says yes or no.
 Its own arguments are compared and never used.
@@ -10,8 +10,10 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from perdure.agents.messages.content import Content, function_result
+from perdure.agents.messages.content import Content, function_error, function_result
 from perdure.agents.messages.conversation import (
+    INTERRUPTED,
+    call_ids_in,
     is_approval_request,
     is_approval_response,
     is_tool_question,
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 APPROVALS_KEY: Final = "tool_approval"
 """Where a session's state keeps open questions."""
 
+APPROVED_CALLS_KEY: Final = "tools_made"
+"""Where a session's state notes the calls that were made after approval."""
+
 REJECTED: Final = "the call was not made: the user has rejected it"
 
 
@@ -41,11 +46,6 @@ class Question:
     about: Content
     makes: Content
 
-    @classmethod
-    def approval_of(cls, call: Content) -> Question:
-        """Ask for approval of a call."""
-        return cls(call.call_id or "", call, call)
-
     @property
     def is_of_tool(self) -> bool:
         """Return True if a tool asked, which gets the answer."""
@@ -55,15 +55,6 @@ class Question:
         """Return the question as a content."""
         more = {"call_id": self.makes.call_id} if self.is_of_tool else {}
         return Content.from_function_approval_request(self.id, self.about, **more)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to plain data for a session."""
-        return {"id": self.id, "about": self.about.to_dict(), "makes": self.makes.to_dict()}
-
-    @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> Question:
-        """Read the output of `to_dict`."""
-        return cls(plain["id"], Content.from_dict(plain["about"]), Content.from_dict(plain["makes"]))
 
 
 @dataclass(slots=True)
@@ -79,17 +70,6 @@ class Batch:
 
     def __post_init__(self) -> None:
         self.key = self.key or (f"{self.owner}/{self.questions[0].id}" if self.questions else "")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to plain data for a session."""
-        asked, waiting = [each.to_dict() for each in self.questions], [each.to_dict() for each in self.waiting]
-        return {"owner": self.owner, "asked": asked, "parked": waiting}
-
-    @classmethod
-    def from_dict(cls, key: str, plain: Mapping[str, Any]) -> Batch:
-        """Read the output of `to_dict`."""
-        waiting = [Content.from_dict(each) for each in plain["parked"]]
-        return cls([Question.from_dict(each) for each in plain["asked"]], waiting, plain.get("owner", ""), key)
 
 
 def find_questions(contents: Iterable[Content], calls: Mapping[str | None, Content]) -> list[Question]:
@@ -107,28 +87,55 @@ def find_questions(contents: Iterable[Content], calls: Mapping[str | None, Conte
     return found
 
 
-def state_of(session: Any) -> MutableMapping[str, Any] | None:
-    """Return the state of a session of any kind; None if it has none."""
+def _state_of(session: Any) -> MutableMapping[str, Any]:
+    """Return the state of a session of any kind; an empty one if it has none."""
     state = getattr(session, "state", None)
-    return cast("MutableMapping[str, Any]", state) if isinstance(state, MutableMapping) else None
+    return cast("MutableMapping[str, Any]", state) if isinstance(state, MutableMapping) else {}
+
+
+def _load(session: Any, key: str) -> dict[str, Any]:
+    found = _state_of(session).get(key)
+    return dict(cast("Mapping[str, Any]", found)) if isinstance(found, Mapping) else {}
+
+
+def _store(session: Any, key: str, entries: Mapping[str, Any]) -> None:
+    """Replace entries of a session. They are a dict: agents that share a session each change their own entries."""
+    state = _state_of(session)
+    if entries:
+        state[key] = entries
+    else:
+        state.pop(key, None)
 
 
 def load_batches(session: Any) -> list[Batch]:
     """Return the open questions of a session."""
-    found: Any = (state_of(session) or {}).get(APPROVALS_KEY)
-    if not isinstance(found, Mapping):
-        return []
-    return [Batch.from_dict(key, plain) for key, plain in cast("Mapping[str, Any]", found).items()]
+    read = Content.from_dict
+    return [
+        Batch(
+            [Question(each["id"], read(each["about"]), read(each["makes"])) for each in plain["asked"]],
+            [read(each) for each in plain["parked"]],
+            plain.get("owner", ""),
+            key,
+        )
+        for key, plain in _load(session, APPROVALS_KEY).items()
+    ]
 
 
-def store_batches(session: Any, batches: Sequence[Batch]) -> None:
-    """Replace the open questions of a session."""
-    state = state_of(session)
-    if state is not None and batches:
-        # A dict and not a list: agents that share a session each change their own entries.
-        state[APPROVALS_KEY] = {batch.key: batch.to_dict() for batch in batches}
-    elif state is not None:
-        state.pop(APPROVALS_KEY, None)
+def store_batches(session: Any, batches: Iterable[Batch]) -> None:
+    """Replace the open questions of a session. Batches without questions are dropped."""
+    plain = {
+        batch.key: {
+            "owner": batch.owner,
+            "asked": [
+                {"id": each.id, "about": each.about.to_dict(), "makes": each.makes.to_dict()}
+                for each in batch.questions
+            ],
+            "parked": [each.to_dict() for each in batch.waiting],
+        }
+        for batch in batches
+        if batch.questions
+    }
+    _store(session, APPROVALS_KEY, plain)
 
 
 def add_batch(session: Any, batch: Batch) -> None:
@@ -138,7 +145,7 @@ def add_batch(session: Any, batch: Batch) -> None:
     for other in others:
         if other.owner == batch.owner:
             other.questions = [question for question in other.questions if question.id not in ids]
-    store_batches(session, [*(other for other in others if other.questions), batch])
+    store_batches(session, [*others, batch])
 
 
 def drop_questions(session: Any, owner: str, calls: Iterable[str | None]) -> None:
@@ -147,7 +154,7 @@ def drop_questions(session: Any, owner: str, calls: Iterable[str | None]) -> Non
     for batch in batches:
         if batch.owner == owner:
             batch.questions = [question for question in batch.questions if question.makes.call_id not in done]
-    store_batches(session, [batch for batch in batches if batch.questions])
+    store_batches(session, batches)
 
 
 def waiting_call_ids(session: Any) -> set[str]:
@@ -176,10 +183,10 @@ class Decision:
 class Resolved:
     """The decisions of a conversation's answers, and the questions of the same batches that are still open."""
 
+    batches: list[Batch]
+    """The batches that the session keeps."""
     decisions: list[Decision] = field(default_factory=list[Decision])
     open: list[Question] = field(default_factory=list[Question])
-    batches: list[Batch] = field(default_factory=list[Batch])
-    """The batches that the session keeps."""
 
 
 def resolve_answers(messages: Sequence[Message], session: Any, owner: str = "") -> Resolved:
@@ -188,138 +195,97 @@ def resolve_answers(messages: Sequence[Message], session: Any, owner: str = "") 
     Raises:
         AgentInvalidResponseException: an answer without a question, or about another call.
     """
-    batches = load_batches(session)
-    resolved = Resolved(batches=batches)
+    resolved = Resolved(load_batches(session))
     if not any(is_approval_response(content) for message in messages for content in message.contents):
         return resolved
-    for answered in _Conversation(messages, batches, owner).find_answers():
-        resolved.open += [question for question in answered.batch.questions if answered.answer_to(question) is None]
-        resolved.decisions += answered.decide()
-    resolved.batches = [batch for batch in batches if batch.questions]
+    conversation = _Conversation(messages, resolved.batches, owner)
+    answered: dict[int, Batch] = {}
+    answers: dict[int, Content] = {}
+    """Answers by the identity of their question: ids may repeat."""
+    for place, answer in conversation.answers():
+        match = conversation.find_question(answer, place)
+        if match is None or conversation.is_done(match[1].makes, place):
+            continue
+        batch, question = match
+        answered[id(batch)] = batch
+        given = answers.get(id(question))
+        # Of several answers to one question, one that does not say yes wins.
+        if given is None or (given.approved is True and answer.approved is not True):
+            answers[id(question)] = answer
+    for batch in answered.values():
+        resolved.open += [question for question in batch.questions if id(question) not in answers]
+        resolved.decisions += _decide(batch, answers)
     return resolved
 
 
-@dataclass(frozen=True, slots=True)
-class _AnsweredBatch:
-    """A batch and the answers to its questions."""
-
-    batch: Batch
-    _answers: list[tuple[Question, Content]] = field(default_factory=list["tuple[Question, Content]"])
-
-    def add(self, question: Question, answer: Content) -> None:
-        """Add an answer. Of several answers to one question, one that does not say yes wins."""
-        given = self.answer_to(question)
-        if given is None:
-            self._answers.append((question, answer))
-        elif given.approved is True and answer.approved is not True:
-            self._answers[:] = [(each, answer if each is question else other) for each, other in self._answers]
-
-    def answer_to(self, question: Question) -> Content | None:
-        """Return the answer to this question object. Ids are not compared: they may repeat."""
-        return next((answer for each, answer in self._answers if each is question), None)
-
-    def decide(self) -> list[Decision]:
-        """Return the decisions and remove their questions from the batch."""
-        decisions: list[Decision] = []
-        for group in _group_by_tool(self.batch.questions):
-            given = [answer for question in group if (answer := self.answer_to(question)) is not None]
-            if len(given) == len(group):
-                decisions.append(_decide(group, given))
-                decided = set(map(id, group))
-                self.batch.questions = [each for each in self.batch.questions if id(each) not in decided]
-        if decisions:
-            decisions += [Decision(call) for call in self.batch.waiting]
-            self.batch.waiting = []
-        return decisions
-
-
-def _group_by_tool(questions: Sequence[Question]) -> list[list[Question]]:
-    """Group the questions that one call waits for: a tool gets all its answers at once."""
-    by_tool: dict[str | None, list[Question]] = {}
-    groups: list[list[Question]] = []
-    for each in questions:
-        group = by_tool.get(each.makes.call_id) if each.is_of_tool else None
-        if group is not None:
-            group.append(each)
+def _decide(batch: Batch, answers: Mapping[int, Content]) -> list[Decision]:
+    """Return the decisions of a batch and remove their questions from it. A tool gets all its answers at once."""
+    groups: dict[object, list[Question]] = {}
+    for each in batch.questions:
+        groups.setdefault(each.makes.call_id if each.is_of_tool else id(each), []).append(each)
+    decisions: list[Decision] = []
+    for group in groups.values():
+        given = [answers[id(each)] for each in group if id(each) in answers]
+        if len(given) < len(group):
             continue
-        groups.append([each])
-        if each.is_of_tool:
-            by_tool[each.makes.call_id] = groups[-1]
-    return groups
-
-
-def _decide(group: Sequence[Question], given: Sequence[Content]) -> Decision:
-    first = group[0]
-    if not first.is_of_tool:
-        return Decision(first.makes, tuple(given), all(answer.approved is True for answer in given))
-    # A tool gets its answers whatever they say, each under the id that the tool used.
-    prefix = tool_question_id(first.makes, "")
-    answers = [
-        replace(answer, id=question.id.removeprefix(prefix)) for question, answer in zip(group, given, strict=True)
-    ]
-    return Decision(first.makes, tuple(answers), is_for_tool=True)
+        call = group[0].makes
+        if group[0].is_of_tool:
+            # A tool gets its answers whatever they say, each under the id that the tool used.
+            own_ids = [each.id.removeprefix(tool_question_id(call, "")) for each in group]
+            told = [replace(answer, id=own_id) for answer, own_id in zip(given, own_ids, strict=True)]
+            decisions.append(Decision(call, tuple(told), is_for_tool=True))
+        else:
+            decisions.append(Decision(call, tuple(given), given[0].approved is True))
+        decided = set(map(id, group))
+        batch.questions = [each for each in batch.questions if id(each) not in decided]
+    if decisions:
+        decisions += [Decision(call) for call in batch.waiting]
+        batch.waiting = []
+    return decisions
 
 
 class _Conversation:
-    """The places of questions, answers and results in a conversation. The session's questions take precedence."""
+    """The positions of questions, answers and results in a conversation. The session's questions take precedence."""
 
     def __init__(self, messages: Sequence[Message], known: Sequence[Batch], owner: str) -> None:
         self._messages = messages
-        self._own = [batch for batch in known if batch.owner == owner]
-        self._others = [batch for batch in known if batch.owner != owner]
-        self._results = {
-            content.call_id: place
-            for place, message in enumerate(messages)
-            for content in message.contents
-            if content.type == "function_result"
-        }
-        self._last_response = max(
-            (place for place, each in enumerate(messages) if _is_model_response(each)), default=-1
-        )
-        """The last response of the model: answers before it have had their effect."""
-        every = (each for message in messages for each in message.contents if each.type == "function_call")
-        calls: dict[str | None, Content] = {each.call_id: each for each in every}
+        own, others = [each for each in known if each.owner == owner], [each for each in known if each.owner != owner]
+        every = [(place, content) for place, message in enumerate(messages) for content in message.contents]
+        self._results = {content.call_id: place for place, content in every if content.type == "function_result"}
+        calls: dict[str | None, Content] = {each.call_id: each for _, each in every if each.type == "function_call"}
+        self._known = (own, others)
         self._asked_here = [
-            Batch([each for each in find_questions(message.contents, calls) if not self._is_done(each.makes, place)])
+            Batch([each for each in find_questions(message.contents, calls) if not self.is_done(each.makes, place)])
             for place, message in enumerate(messages)
         ]
 
-    def find_answers(self) -> list[_AnsweredBatch]:
-        """Return each batch with answers. Calls that are done are left out."""
-        found: dict[int, _AnsweredBatch] = {}
-        for place in range(self._last_response + 1, len(self._messages)):
-            for answer in filter(is_approval_response, self._messages[place].contents):
-                match = self._find_question(answer, place)
-                if match is None:
-                    self._require_done(answer, place)
-                    continue
-                batch, question = match
-                if not self._is_done(question.makes, place):
-                    found.setdefault(id(batch), _AnsweredBatch(batch)).add(question, answer)
-        return list(found.values())
+    def answers(self) -> list[tuple[int, Content]]:
+        """Return the answers with their positions. Those before the model's last response have had their effect."""
+        found: list[tuple[int, Content]] = []
+        for place, message in enumerate(self._messages):
+            if message.role == "assistant" and not all(map(is_approval_request, message.contents)):
+                found = []
+            else:
+                found += [(place, content) for content in message.contents if is_approval_response(content)]
+        return found
 
-    def _find_question(self, answer: Content, place: int) -> tuple[Batch, Question] | None:
-        for batches in (self._own, self._others, *([each] for each in reversed(self._asked_here[:place]))):
-            found = [(batch, each) for batch in batches for each in batch.questions if each.id == answer.id]
-            if found:
-                return _match_call(answer, found)
-        return None
-
-    def _is_done(self, call: Content, place: int) -> bool:
+    def is_done(self, call: Content, place: int) -> bool:
         """Return True if the call's result came after `place`."""
         return self._results.get(call.call_id, -1) > place
 
-    def _require_done(self, answer: Content, place: int) -> None:
-        """Require a result for an answer without a question: a truncated conversation may start with an answer."""
+    def find_question(self, answer: Content, place: int) -> tuple[Batch, Question] | None:
+        """Return the question of an answer; None if its call is done. Raises AgentInvalidResponseException."""
+        for batches in (*self._known, *([each] for each in reversed(self._asked_here[:place]))):
+            found = [(batch, each) for batch in batches for each in batch.questions if each.id == answer.id]
+            if found:
+                return _match_call(answer, found)
+        # A truncated conversation may start with an answer.
         if self._results.get((answer.function_call or answer).call_id or answer.id, -1) <= place:
             raise AgentInvalidResponseException(
                 f"there is no question for approval {answer.id!r}; answer with the session in which it was asked, or "
                 "give the message with the question before the answer"
             )
-
-
-def _is_model_response(message: Message) -> bool:
-    return message.role == "assistant" and any(not is_approval_request(content) for content in message.contents)
+        return None
 
 
 def _match_call(answer: Content, found: Sequence[tuple[Batch, Question]]) -> tuple[Batch, Question]:
@@ -330,15 +296,68 @@ def _match_call(answer: Content, found: Sequence[tuple[Batch, Question]]) -> tup
             f"{len(found)} questions have the id {answer.id!r}, and the answer doesn't name its call; "
             "answer with `request.to_function_approval_response(...)`"
         )
-    match = next((each for each in found if call is None or _essence(call) == _essence(each[1].about)), None)
-    if match is None:
-        question = found[0][1]
-        raise AgentInvalidResponseException(
-            f"the answer to {question.id!r} is about another call than the {question.about.name!r} call that was asked "
-            "about; answer with `request.to_function_approval_response(...)`"
-        )
-    return match
+    for each in found:
+        if call is None or _essence(call) == _essence(each[1].about):
+            return each
+    question = found[0][1]
+    raise AgentInvalidResponseException(
+        f"the answer to {question.id!r} is about another call than the {question.about.name!r} call that was asked "
+        "about; answer with `request.to_function_approval_response(...)`"
+    )
 
 
 def _essence(call: Content) -> tuple[Any, ...]:
     return call.call_id, call.name, call.parse_arguments() or {}
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovedCalls:
+    """The session's notes of calls that an agent made after approval, until the model has their results."""
+
+    session: Any
+    owner: str
+    notes_begin: bool
+    """True if a call is noted before it is made. In a workflow its step does that."""
+
+    def begin(self, call: Content) -> None:
+        """Note a call before it is made."""
+        if self.notes_begin:
+            self._note(call, {"call": call.to_dict(), "result": None})
+
+    def finish(self, call: Content, contents: Sequence[Content]) -> None:
+        """Note the result of a call. A call that asks again is forgotten: that is a new question."""
+        result = next((each for each in contents if each.type == "function_result"), None)
+        self._note(call, None if result is None else {"call": call.to_dict(), "result": result.to_dict()})
+
+    def missing_results(self, messages: Sequence[Message], *, is_complete: bool) -> list[Content]:
+        """Return the results that a conversation lacks. Forget those that it has or can no longer ask for.
+
+        `is_complete=False` means that the provider stores the conversation.
+        """
+        every = [content for message in messages for content in message.contents]
+        known = {content.call_id for content in every if content.type == "function_result"}
+        visible = set(call_ids_in(messages))
+        found: list[Content] = []
+        for note in self._own().values():
+            call, result = Content.from_dict(note["call"]), note.get("result")
+            if call.call_id in known or (is_complete and call.call_id not in visible):
+                self._note(call, None)
+            elif result is None:
+                found.append(function_error(call, INTERRUPTED, "interrupted"))
+            else:
+                found.append(Content.from_dict(result))
+        return found
+
+    def forget(self) -> None:
+        """Forget all calls: the provider has their results."""
+        for note in self._own().values():
+            self._note(Content.from_dict(note["call"]), None)
+
+    def _own(self) -> dict[str, Any]:
+        notes = _load(self.session, APPROVED_CALLS_KEY)
+        return {key: note for key, note in notes.items() if key.startswith(f"{self.owner}/")}
+
+    def _note(self, call: Content, note: Mapping[str, Any] | None) -> None:
+        notes = _load(self.session, APPROVED_CALLS_KEY)
+        notes[f"{self.owner}/{call.call_id}"] = note
+        _store(self.session, APPROVED_CALLS_KEY, {key: each for key, each in notes.items() if each is not None})

@@ -1,18 +1,27 @@
-"""The loop of a turn: call the model, make its tool calls, give it the results, and repeat until it has answered."""
+"""The loop of a turn, and the client layer that runs it.
+
+Call the model, make its tool calls, give it the results, and repeat until it has answered.
+"""
 
 from __future__ import annotations
 
 import copy
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, cast
 
+from perdure.agents.client.base import ChatLayer, OptionsT
+from perdure.agents.client.middleware import categorize_middleware
+from perdure.agents.client.streaming import SentUpdates
 from perdure.agents.messages.content import Content, UsageDetails, add_usage_details
-from perdure.agents.messages.conversation import is_local_call, repair_conversation
-from perdure.agents.messages.message import Message
+from perdure.agents.messages.conversation import call_ids_in, is_local_call, repair_conversation
+from perdure.agents.messages.message import Message, normalize_messages
 from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate
 from perdure.agents.tools.context import expand_tools
+from perdure.agents.tools.tool import normalize_tools
 from perdure.agents.turn.approvals import (
+    ApprovedCalls,
     Batch,
     Decision,
     Question,
@@ -23,19 +32,124 @@ from perdure.agents.turn.approvals import (
     store_batches,
     waiting_call_ids,
 )
-from perdure.agents.turn.call_ids import ApprovedCalls, CallIds, ids_in
-from perdure.agents.turn.recording import use_turn
+from perdure.agents.turn.call_ids import CallIds
+from perdure.agents.turn.recording import current_turn, use_turn
+from perdure.agents.turn.tool_calls import CallOutcome, ToolCaller
+from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
+    from perdure.agents.client.middleware import CallNext, ChatContext, MiddlewareTypes
     from perdure.agents.client.streaming import ChatStream
     from perdure.agents.tools.tool import FunctionTool
-    from perdure.agents.turn.layer import FunctionInvocationConfiguration
-    from perdure.agents.turn.tool_calls import CallOutcome, ToolCaller
 
 _OUT_OF_CALLS: Final = "No more tools may be called in this turn, and there is no answer without them."
 _VISIBLE: Final = frozenset({"data", "uri", "error", "hosted_file", "hosted_vector_store"})
+
+
+class FunctionInvocationConfiguration(TypedDict, total=False):
+    """Settings of the tool loop.
+
+    `max_iterations` limits the model calls of a turn and `max_function_calls` its tool calls. At a limit, and after
+    `max_consecutive_errors_per_request` rounds with a failed call, the model is called once more and may call no tools.
+    `additional_tools` can be called, although the model is not told of them.
+    """
+
+    enabled: bool
+    max_iterations: int
+    max_function_calls: int | None
+    max_consecutive_errors_per_request: int
+    terminate_on_unknown_calls: bool
+    additional_tools: Sequence[FunctionTool]
+    include_detailed_errors: bool
+
+
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "enabled": True,
+    "max_iterations": 40,
+    "max_function_calls": None,
+    "max_consecutive_errors_per_request": 3,
+    "terminate_on_unknown_calls": False,
+    "additional_tools": (),
+    "include_detailed_errors": False,
+}
+_MINIMUM: Final = {"max_iterations": 1, "max_function_calls": 1, "max_consecutive_errors_per_request": 0}
+
+
+def normalize_function_invocation_configuration(
+    given: FunctionInvocationConfiguration | None,
+) -> FunctionInvocationConfiguration:
+    """Add the defaults of missing settings. Raises ValueError."""
+    found: dict[str, Any] = {**_DEFAULTS, **cast("Mapping[str, Any]", given or {})}
+    unknown = sorted(set(found) - set(_DEFAULTS))
+    if unknown:
+        raise ValueError(f"unknown settings {', '.join(unknown)}; the settings are {', '.join(_DEFAULTS)}")
+    for name, least in _MINIMUM.items():
+        if found[name] is not None and found[name] < least:
+            raise ValueError(f"{name} must be {least} or more, not {found[name]!r}")
+    return cast("FunctionInvocationConfiguration", found)
+
+
+class FunctionInvocationLayer(ChatLayer[OptionsT], Generic[OptionsT]):
+    """Make the calls that the model asks for, and give it the results, until it has answered.
+
+    It is the first of a client's bases. In a workflow each tool call is a recorded step.
+    """
+
+    def __init__(
+        self,
+        *,
+        middleware: Sequence[MiddlewareTypes] | None = None,
+        function_invocation_configuration: FunctionInvocationConfiguration | None = None,
+        **more: Any,
+    ) -> None:
+        found = categorize_middleware(middleware)
+        self.function_middleware: list[MiddlewareTypes] = list(found["function"])
+        self.function_invocation_configuration = normalize_function_invocation_configuration(
+            function_invocation_configuration
+        )
+        if others := [*found["chat"], *found["agent"]]:
+            more["middleware"] = others
+        super().__init__(**more)
+
+    def get_response(
+        self,
+        messages: Sequence[Message],
+        *,
+        stream: bool = False,
+        options: Any = None,
+        function_invocation_kwargs: Mapping[str, Any] | None = None,
+        client_kwargs: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> Any:
+        """Return an awaitable ChatResponse, or a stream of updates that ends in one."""
+        own_kwargs = dict(client_kwargs or {})
+        found = categorize_middleware(own_kwargs.pop("middleware", None), more.pop("middleware", None))
+        if others := [*found["chat"], *found["agent"]]:
+            own_kwargs["middleware"] = others
+        more |= {"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": own_kwargs}
+        given = dict(cast("Mapping[str, Any]", options or {}))
+        arguments: Mapping[str, Any] = given.pop("additional_function_arguments", None) or {}
+        # Read at each call: a client's configuration may be changed.
+        limits = normalize_function_invocation_configuration(self.function_invocation_configuration)
+        if not limits.get("enabled"):
+            return super().get_response(messages, stream=stream, options=given, **more)
+        conversation = normalize_messages(messages)
+        caller = ToolCaller(
+            turn=current_turn(type(self).__name__, conversation),
+            # A new list: tools may change it during the turn.
+            tools=normalize_tools(given.get("tools")),
+            hidden=limits.get("additional_tools", ()),
+            middleware=[*self.function_middleware, *found["function"]],
+            kwargs={**(function_invocation_kwargs or {}), **arguments},
+            session=own_kwargs.get("session"),
+            include_detailed_errors=limits.get("include_detailed_errors", False),
+        )
+        loop = TurnLoop(partial(super().get_response, **more), caller, conversation, given, limits, stream)
+        # Next to the model, so that all other middleware sees the final call ids.
+        others += [loop.assign_call_ids] if others else []
+        return loop.open_stream() if stream else loop.respond()
 
 
 @dataclass(slots=True)
@@ -52,7 +166,7 @@ class TurnLoop:
     stream: bool
     produced: list[Message] = field(default_factory=list[Message], init=False)
     """The messages of this request."""
-    response: ChatResponse[Any] | None = field(default=None, init=False)
+    response: ChatResponse[Any] = field(default_factory=ChatResponse[Any], init=False)
     usage: UsageDetails | None = field(default=None, init=False)
     calls_made: int = field(default=0, init=False)
     failures_in_a_row: int = field(default=0, init=False)
@@ -60,13 +174,34 @@ class TurnLoop:
     """True if the model may call no more tools."""
     is_over: bool = field(default=False, init=False)
 
-    def final_response(self) -> ChatResponse[Any]:
+    async def respond(self) -> ChatResponse[Any]:
         """Return the final response with all messages and token counts of the request."""
-        whole = ChatResponse[Any]() if self.response is None else copy.copy(self.response)
+        async for _ in self._run():
+            pass
+        return self._final_response()
+
+    def open_stream(self) -> ChatStream:
+        """Stream the updates of all model calls and tool results."""
+        sent: SentUpdates[ChatResponseUpdate] = SentUpdates()
+
+        async def updates() -> AsyncGenerator[ChatResponseUpdate]:
+            async with aclosing(self._run()) as found:
+                async for update in found:
+                    yield sent.add(update)
+
+        def finalize(found: Sequence[ChatResponseUpdate]) -> ChatResponse[Any]:
+            if sent.equal(found):
+                return self._final_response()
+            return ChatResponse[Any].from_updates(found, output_format_type=self.options.get("response_format"))
+
+        return ResponseStream(updates(), finalizer=finalize)
+
+    def _final_response(self) -> ChatResponse[Any]:
+        whole = copy.copy(self.response)
         whole.messages, whole.usage_details = list(self.produced), self.usage
         return whole
 
-    async def run(self) -> AsyncGenerator[ChatResponseUpdate]:
+    async def _run(self) -> AsyncGenerator[ChatResponseUpdate]:
         """Repeat until there is an answer, or the user has to answer. Yields updates if it streams."""
         for update in await self._make_approved_calls():
             yield update
@@ -104,10 +239,17 @@ class TurnLoop:
             updates += self._add_outcome(outcome, [each.to_content() for each in resolved.open])
         return updates if self.stream else []
 
-    def call_ids(self) -> CallIds:
-        """Return the assigner of ids for the calls of the next response."""
-        taken = {*ids_in(self.messages), *ids_in(self.produced), *waiting_call_ids(self.caller.session)}
+    def _call_ids(self) -> CallIds:
+        taken = {*call_ids_in([*self.messages, *self.produced]), *waiting_call_ids(self.caller.session)}
         return CallIds(self.caller.turn.name, taken, self._is_stored_by_provider)
+
+    async def assign_call_ids(self, context: ChatContext, call_next: CallNext) -> None:
+        """Run as middleware around a model call: give its calls unique ids."""
+        await call_next()
+        if isinstance(context.result, ResponseStream):
+            context.result.with_result_hook(self._call_ids().assign)
+        elif context.result is not None:
+            context.result = self._call_ids().assign(context.result)
 
     async def _call_model(self) -> AsyncGenerator[ChatResponseUpdate]:
         options = dict(self.options)
@@ -119,7 +261,7 @@ class TurnLoop:
         with use_turn(self.caller.turn):
             given = self.ask(shown, stream=self.stream, options=options)
         if self.stream:
-            stream, ids = cast("ChatStream", given), self.call_ids()
+            stream, ids = cast("ChatStream", given), self._call_ids()
             async with aclosing(stream):
                 async for update in stream:
                     if (visible := self._without_dead_calls(ids.assign_update(update))) is not None:
@@ -131,7 +273,7 @@ class TurnLoop:
             response, fallback = _without_calls(response)
             if fallback is not None:
                 yield fallback
-        response = self.response = self.call_ids().assign(response)
+        response = self.response = self._call_ids().assign(response)
         if response.usage_details:
             self.usage = add_usage_details(self.usage, response.usage_details)
         if response.conversation_id is not None:
@@ -153,7 +295,6 @@ class TurnLoop:
 
     async def _make_calls(self) -> list[ChatResponseUpdate]:
         """Make the calls that the model asked for, or ask for their approval."""
-        assert self.response is not None, "the model was called"
         calls = _find_calls(self.response.messages)
         tools = self.caller.by_name() if calls else {}
         if not calls or not (tools or self.caller.tools):
@@ -170,8 +311,9 @@ class TurnLoop:
                 waiting.append(call)
             else:
                 ready.append(call)
-        if self.limits.get("terminate_on_unknown_calls") and not waiting and not declared:
-            _require_known(calls, tools)
+        unknown = [call.name for call in calls if call.name not in tools]
+        if unknown and self.limits.get("terminate_on_unknown_calls") and not waiting and not declared:
+            raise KeyError(f"the model called an unknown tool {unknown[0]!r}; the tools are {sorted(tools)}")
         asked = self._ask_for_approval(waiting, ready) if waiting else []
         outcome = await self._call_tools([] if waiting else [Decision(call) for call in ready])
         # The user of the agent answers calls of declared tools.
@@ -182,10 +324,9 @@ class TurnLoop:
     def _ask_for_approval(self, waiting: Sequence[Content], ready: Sequence[Content]) -> list[Content]:
         """Ask for approval of calls. The other calls wait in the session; without one they are asked about too."""
         session = self.caller.session
-        parked = [] if session is None else list(ready)
-        others: Sequence[Content] = () if parked else ready
-        questions = [Question.approval_of(call) for call in (*waiting, *others)]
-        add_batch(session, Batch(questions, parked, self.caller.owner))
+        asked = [*waiting, *(ready if session is None else ())]
+        questions = [Question(call.call_id or "", call, call) for call in asked]
+        add_batch(session, Batch(questions, [] if session is None else list(ready), self.caller.owner))
         return [each.to_content() for each in questions]
 
     async def _call_tools(self, decisions: Sequence[Decision], approved: ApprovedCalls | None = None) -> CallOutcome:
@@ -255,12 +396,6 @@ def _find_calls(messages: Sequence[Message]) -> list[Content]:
         if is_local_call(content) and content.call_id not in done:
             found.setdefault(content.call_id or id(content), content)
     return list(found.values())
-
-
-def _require_known(calls: Sequence[Content], tools: Mapping[str, FunctionTool]) -> None:
-    for call in calls:
-        if call.name not in tools:
-            raise KeyError(f"the model called an unknown tool {call.name!r}; the tools are {sorted(tools)}")
 
 
 def _without_calls(response: ChatResponse[Any]) -> tuple[ChatResponse[Any], ChatResponseUpdate | None]:

@@ -63,7 +63,7 @@ class Turn:
             self.number = self._turns.take_again(self.number)
         return self._calls.take()
 
-    def release_model_call(self, model_call: int) -> None:
+    def _release_model_call(self, model_call: int) -> None:
         """Release the number of a failed model call, so that the next attempt, in this turn or another, reuses it.
 
         In a resumed run the first to make the call gets the recorded result.
@@ -73,20 +73,26 @@ class Turn:
             self._has_failed = True
             self._turns.give_back(self.number)
 
-    def model_key(self, model_call: int) -> str:
-        """Return the step key of a model call."""
-        return f"{self.key}#{self.number}.{model_call}"
-
     def tool_key(self, call_id: str, place: int) -> str:
         """Return the step key of a tool call; `place` is its position in the model's response."""
         return f"{self.key}#{self.number}.{self._calls.used}/{place}:{call_id}"
 
-    async def ask(self, name: str, model_call: int, fn: Callable[[], Awaitable[T]]) -> T:
-        """Call the model, or return its recorded response."""
+    async def call_model(
+        self, name: str, model_call: int, make: Callable[[], Awaitable[T]], count: Callable[[T], None]
+    ) -> T:
+        """Call the model, or return its recorded response. A call that is made needs budget left."""
+
+        async def work() -> T:
+            if self.activation is not None:
+                self.activation.require_budget()
+            result = await make()
+            count(result)
+            return result
+
         try:
-            return await self.call(name, self.model_key(model_call), fn, "rerun")
+            return await self.call(name, f"{self.key}#{self.number}.{model_call}", work, "rerun")
         except BaseException:
-            self.release_model_call(model_call)
+            self._release_model_call(model_call)
             raise
 
     def call(
@@ -105,13 +111,8 @@ class Turn:
 
     def spend(self, **amounts: float) -> None:
         """Report the cost of a call. Inside a step it is stored with the step's record, once."""
-        if self.activation is not None:
+        if self.activation is not None and amounts:
             self.activation.spend(amounts)
-
-    def require_budget(self) -> None:
-        """Raise BudgetExceededError if the run has no budget left."""
-        if self.activation is not None:
-            self.activation.require_budget()
 
 
 _turn: ContextVar[Turn | None] = ContextVar("perdure_turn", default=None)
@@ -137,28 +138,21 @@ def current_turn(name: str, told: Iterable[object] = ()) -> Turn:
 
 def _digest(*about: Iterable[object]) -> str:
     """Return what tells turns apart. Message ids are left out: each attempt may draw new ones."""
-
-    def to_plain(value: object) -> object:
-        if isinstance(value, Message):
-            return [value.role, [content.to_dict() for content in value.contents]]
-        return value
-
-    plain = [[to_plain(each) for each in every] for every in about]
+    plain = [
+        [
+            [each.role, [content.to_dict() for content in each.contents]] if isinstance(each, Message) else each
+            for each in every
+        ]
+        for every in about
+    ]
     return digest(json.dumps(plain, sort_keys=True, default=lambda value: type(value).__name__).encode())[:16]
 
 
 def record_call(
     turn: Turn, ask: Callable[[], Awaitable[FinalT]], *, name: str, count: Callable[[FinalT], None]
 ) -> Awaitable[FinalT]:
-    """Make a call as a step of the turn, or return its recorded result. A call that is made needs budget left."""
-
-    async def work() -> FinalT:
-        turn.require_budget()
-        result = await ask()
-        count(result)
-        return result
-
-    return turn.ask(name, turn.next_model_call(), work)
+    """Make a call as a step of the turn, or return its recorded result. Its number is taken now."""
+    return turn.call_model(name, turn.next_model_call(), ask, count)
 
 
 def record_stream(
@@ -183,23 +177,20 @@ def record_stream(
     queue: asyncio.Queue[UpdateT | None] = asyncio.Queue()
     is_asked = False
 
-    async def work() -> FinalT:
+    async def ask() -> FinalT:
         nonlocal is_asked
-        turn.require_budget()
         is_asked = True
         stream = make()
         try:
             async for update in stream:
                 queue.put_nowait(update)
-            result = await stream.get_final_response()
+            return await stream.get_final_response()
         finally:
             # A cancelled call must release its connection at once.
             await stream.aclose()
-        count(result)
-        return result
 
     async def updates() -> AsyncGenerator[UpdateT]:
-        task = asyncio.ensure_future(turn.ask(name, number, work))
+        task = asyncio.ensure_future(turn.call_model(name, number, ask, count))
         task.add_done_callback(lambda _: queue.put_nowait(None))
         try:
             while (update := await queue.get()) is not None:

@@ -10,31 +10,31 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
+from weakref import WeakValueDictionary
 
 from perdure.agents.client.middleware import call_chain
 from perdure.agents.messages.content import Content, function_error, function_result
 from perdure.agents.messages.conversation import INTERRUPTED, tool_question_id
 from perdure.agents.sessions.session import apply_changes, copy_state, find_changes
-from perdure.agents.tools.added_tools import LostTool, apply_tool_changes, describe_tool_changes
-from perdure.agents.tools.context import FunctionInvocationContext, expand_tools
+from perdure.agents.tools.context import FunctionInvocationContext, expand_tools, join_tools, tool_name
 from perdure.agents.tools.schema import ArgumentsError
 from perdure.agents.tools.tool import FunctionTool, run_in_thread
 from perdure.clock import SystemClock
-from perdure.engine import NOT_DONE, OutOfTimeError, is_async, is_final, is_inside_step, step_key, within
+from perdure.engine import NOT_DONE, OutOfTimeError, is_async, is_final, is_inside_step, within
 from perdure.errors import (
     MiddlewareTermination,
     StepMismatchError,
     StepTimeoutError,
     StepUnsettledError,
+    ToolException,
     UserInputRequiredException,
 )
 from perdure.graph import NO_POLICY, StepCall, begin_step
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
-    from perdure.agents.turn.approvals import Decision
-    from perdure.agents.turn.call_ids import ApprovedCalls
+    from perdure.agents.turn.approvals import ApprovedCalls, Decision
     from perdure.agents.turn.recording import Turn
     from perdure.graph import IfInterrupted, Policy
 
@@ -100,45 +100,35 @@ class ToolCaller:
 
     async def call_all(self, decisions: Sequence[Decision], approved: ApprovedCalls | None = None) -> CallOutcome:
         """Make calls in parallel. An error of the run itself is raised after all calls have ended."""
-        if not decisions:
-            return CallOutcome()
-        tools = self.by_name()
-        chosen = [(place, each, tools.get(each.call.name or "")) for place, each in enumerate(decisions)]
-        # In a workflow each call sees a copy of the session, so parallel calls would undo each other's changes: tools
-        # that see the session are called one after the other. Agents as tools keep to their own part of it.
-        is_copied = self.session is not None and self.turn.activation is not None
-        serial = {
-            place
-            for place, _, tool in chosen
-            if is_copied and tool is not None and tool.sees_context and not getattr(tool, "keeps_to_itself", False)
-        }
-        found: dict[int, CallOutcome | BaseException] = {}
+        whole, tools = CallOutcome(), self.by_name() if decisions else {}
+        lock = asyncio.Lock()
 
-        async def call_one(place: int, decision: Decision, tool: FunctionTool | None) -> None:
-            try:
+        async def call_one(place: int, decision: Decision) -> CallOutcome:
+            tool = tools.get(decision.call.name or "")
+            if not self._is_serial(tool):
+                return await self._call(place, decision, tool, approved)
+            async with lock:
                 outcome = await self._call(place, decision, tool, approved)
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised after all calls have ended
-                found[place] = error
-                return
-            if place in serial:
                 self._change_session(outcome)
-            found[place] = outcome
+                return outcome
 
-        async def call_serially() -> None:
-            for each in chosen:
-                if each[0] in serial:
-                    await call_one(*each)
-
-        parallel = [call_one(*each) for each in chosen if each[0] not in serial]
-        await asyncio.gather(*parallel, *([call_serially()] if serial else ()))
-        whole = CallOutcome()
-        for _, outcome in sorted(found.items()):
+        calls = [call_one(place, decision) for place, decision in enumerate(decisions)]
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
             whole.contents += outcome.contents
             whole.ends_turn |= outcome.ends_turn
             self._change_session(outcome)
         return whole
+
+    def _is_serial(self, tool: FunctionTool | None) -> bool:
+        """Return True for a tool that changes the session.
+
+        In a workflow each call sees a copy of the session, so parallel calls would undo each other's changes. Agents as
+        tools keep to their own part of it.
+        """
+        is_copied = self.session is not None and self.turn.activation is not None
+        return is_copied and tool is not None and tool.sees_context and not getattr(tool, "keeps_to_itself", False)
 
     def _change_session(self, outcome: CallOutcome) -> None:
         if outcome.session_changes:
@@ -171,7 +161,7 @@ class ToolCaller:
         if tool is not None and not is_called:
             tool.recall(has_failed=outcome.has_failed)
             if outcome.tool_changes:
-                apply_tool_changes(self.tools, self.hidden, tool.name, outcome.tool_changes)
+                _apply_tool_changes(self.tools, self.hidden, tool.name, outcome.tool_changes)
         if approved is not None:
             approved.finish(call, outcome.contents)
         return outcome
@@ -181,18 +171,17 @@ class ToolCaller:
         call = decision.call
         if tool is None:
             return CallOutcome([function_error(call, f"there is no tool named {call.name!r}", "unknown tool")])
-        if isinstance(tool, LostTool):
-            tool.require_found()
+        if isinstance(tool, _LostTool):
+            raise tool.error()
         try:
             arguments = tool.validate_arguments(_parse_arguments(call))
         except ArgumentsError as error:
             return CallOutcome([function_error(call, str(error), error)])
-        session: Any = self.session
-        is_seen = tool.sees_context or bool(self.middleware)
-        if session is not None and self.turn.activation is not None and is_seen:
+        session, before = self.session, None
+        if session is not None and self.turn.activation is not None and (tool.sees_context or self.middleware):
             # A copy, so that the changes of this call can be recorded and applied again after a restart.
-            session = copy.copy(session)
-            session.state = copy_state(session.state)
+            session, before = copy.copy(session), copy_state(session.state)
+            session.state = copy_state(before)
         context = FunctionInvocationContext(
             tool,
             arguments,
@@ -202,15 +191,13 @@ class ToolCaller:
             tools=self.tools,
             # Approval of a call is not an answer to a question of the tool.
             answers=decision.answers if decision.is_for_tool else (),
-            idempotency_key=step_key() if is_inside_step() else SystemClock().new_id(),
         )
         if len(decision.answers) == 1:
             context.metadata["approval_response"] = decision.answers[0]
-        before = None if session is None or session is self.session else copy_state(session.state)
         outcome = await self._invoke(call, tool, context)
-        if before is not None and session is not None:
-            outcome.session_changes = list(find_changes(before, session.state))
-        outcome.tool_changes = describe_tool_changes(tool.name, context.added_tools, context.removed_tools)
+        if before is not None:
+            outcome.session_changes = list(find_changes(before, context.session.state))
+        outcome.tool_changes = _describe_tool_changes(tool.name, context.added_tools, context.removed_tools)
         return outcome
 
     async def _invoke(self, call: Content, tool: FunctionTool, context: FunctionInvocationContext) -> CallOutcome:
@@ -238,9 +225,8 @@ class ToolCaller:
         """Call the function with the tool's retries and timeout."""
 
         async def invoke() -> Any:
-            return await tool.invoke(
-                arguments=context.arguments, context=context, tool_call_id=context.metadata.get("call_id")
-            )
+            call_id = context.metadata.get("call_id")
+            return await tool.invoke(arguments=context.arguments, context=context, tool_call_id=call_id)
 
         policy, activation = _without_questions(tool.policy), self.turn.activation
         if policy is NO_POLICY:
@@ -282,10 +268,10 @@ def _to_questions(call: Content, asking: UserInputRequiredException) -> CallOutc
 
 
 def _parse_arguments(call: Content) -> Mapping[str, Any]:
-    if call.arguments is None or isinstance(call.arguments, Mapping):
+    if not isinstance(call.arguments, str):
         return call.arguments or {}
     try:
-        parsed: Any = json.loads(call.arguments) if call.arguments.strip() else {}
+        parsed: Any = json.loads(call.arguments.strip() or "{}")
     except ValueError as error:
         raise ArgumentsError(f"the arguments are not JSON: {error}") from error
     if not isinstance(parsed, dict):
@@ -326,24 +312,90 @@ def _without_questions(policy: Policy) -> Policy:
     return replace(policy, retry=replace(retry, on=covers))
 
 
-async def _retry_in_place(work: Callable[[], Awaitable[Any]], policy: Policy, name: str) -> Any:
+async def _retry_in_place(work: Callable[[], Coroutine[Any, Any, Any]], policy: Policy, name: str) -> Any:
     """Apply retries and timeout outside a workflow, where no step does it."""
-    clock, attempt = SystemClock(), 1
+    clock, retry, attempt = SystemClock(), policy.retry, 1
 
     async def run() -> Any:
-        return await work()
+        if policy.timeout is None:
+            return await work()
+        try:
+            return await within(clock, policy.timeout, work())
+        except OutOfTimeError as error:
+            raise StepTimeoutError(name, seconds=policy.timeout) from error.__cause__
 
     while True:
         try:
-            if policy.timeout is None:
-                return await work()
-            try:
-                return await within(clock, policy.timeout, run())
-            except OutOfTimeError as error:
-                raise StepTimeoutError(name, seconds=policy.timeout) from error.__cause__
+            return await run()
         except Exception as error:
-            retry = policy.retry
             if retry is None or attempt >= retry.attempts or not retry.covers(error):
                 raise
             await clock.sleep(retry.wait_after(attempt))
             attempt += 1
+
+
+_HOSTED: Final = "told"
+_added: WeakValueDictionary[tuple[str, str], FunctionTool] = WeakValueDictionary()
+"""Tools that were added in this process, by the tool that added them and their name."""
+
+
+class _LostTool(FunctionTool):
+    """A tool that was added before a restart and is not found now: its description is known, its function is not."""
+
+    adder: str = ""
+
+    def error(self) -> ToolException:
+        return ToolException(
+            f"tool {self.name!r} was added by tool {self.adder!r} before this run was resumed, and is unknown now; "
+            "list it in additional_tools of the client's function_invocation_configuration"
+        )
+
+
+async def _never_called(**_: Any) -> None:
+    """Stand in for the unknown function of a lost tool."""
+
+
+def _describe_tool_changes(adder: str, added: Sequence[Any], removed: Sequence[str]) -> list[Any]:
+    """Return what a tool changed in the list of tools, for its record; an empty list if nothing."""
+    if not added and not removed:
+        return []
+    specs: list[Any] = []
+    for each in expand_tools(added):
+        if isinstance(each, FunctionTool):
+            _added[adder, each.name] = each
+            spec = {"name": each.name, "description": each.description, "parameters": each.parameters()}
+            specs.append({**spec, "approval_mode": each.approval_mode, "is_declared": each.declaration_only})
+        else:
+            hosted = {_HOSTED: dict(cast("Mapping[str, Any]", each))} if isinstance(each, Mapping) else None
+            specs.append(hosted or {"type": type(each).__name__})
+    return [specs, list(removed)]
+
+
+def _apply_tool_changes(tools: list[Any], hidden: Sequence[FunctionTool], adder: str, changed: Sequence[Any]) -> None:
+    """Apply recorded changes to the list of tools."""
+    specs, removed = changed
+    kept = [each for each in tools if tool_name(each) not in removed]
+    known = {tool_name(each) for each in expand_tools(kept)}
+    found = [_restore_tool(spec, hidden, adder) for spec in specs if "name" not in spec or spec["name"] not in known]
+    tools[:] = join_tools(kept, [each for each in found if each is not None])
+
+
+def _restore_tool(spec: Mapping[str, Any], hidden: Sequence[FunctionTool], adder: str) -> Any:
+    if _HOSTED in spec:
+        return spec[_HOSTED]
+    if "name" not in spec:
+        kind = spec["type"]
+        logger.warning("tool %r had added a %s, which can't be restored; the turn continues without it", adder, kind)
+        return None
+    given = next((each for each in hidden if each.name == spec["name"]), None) or _added.get((adder, spec["name"]))
+    if given is not None:
+        return given
+    lost = _LostTool(
+        name=spec["name"],
+        description=spec["description"],
+        input_model=spec["parameters"],
+        approval_mode=spec["approval_mode"],
+        func=None if spec["is_declared"] else _never_called,
+    )
+    lost.adder = adder
+    return lost
