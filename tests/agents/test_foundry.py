@@ -12,7 +12,7 @@ from tests.agents.openai_server import serving, text
 from perdure.agents import Message
 from perdure.errors import ChatClientInvalidAuthException
 from perdure.foundry import FoundryChatClient
-from perdure.providers.foundry import foundry_url
+from perdure.providers.openai.client import foundry_url
 from perdure.providers.openai.connection import Tokens
 from perdure.testing.clock import ManualClock
 

@@ -366,8 +366,9 @@ def _describe_tool_changes(adder: str, added: Sequence[Any], removed: Sequence[s
             spec = {"name": each.name, "description": each.description, "parameters": each.parameters()}
             specs.append({**spec, "approval_mode": each.approval_mode, "is_declared": each.declaration_only})
         else:
+            kind: str = type(each).__name__
             hosted = {_HOSTED: dict(cast("Mapping[str, Any]", each))} if isinstance(each, Mapping) else None
-            specs.append(hosted or {"type": type(each).__name__})
+            specs.append(hosted or {"type": kind})
     return [specs, list(removed)]
 
 

@@ -1,4 +1,4 @@
-"""Chat client for OpenAI and every server with a chat completions API."""
+"""Chat clients for OpenAI, every server with a chat completions API, and Microsoft Foundry projects."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, cast, get_args, get_origin
 
-from typing_extensions import TypeVar, Unpack
+from typing_extensions import TypedDict, TypeVar, Unpack
 
 from perdure.agents import (
     BaseChatClient,
@@ -16,17 +16,31 @@ from perdure.agents import (
     prepend_instructions_to_messages,
 )
 from perdure.errors import ChatClientInvalidRequestException
-from perdure.providers.openai.request import find_unknown_options, stream_parameters, to_parameters, to_wire_messages
+from perdure.providers.openai.request import (
+    OpenAIChatOptions,
+    find_unknown_options,
+    stream_parameters,
+    to_parameters,
+    to_wire_messages,
+)
 from perdure.providers.openai.response import StreamUpdates, to_response
-from perdure.providers.openai.settings import OpenAIChatOptions, OpenAIClientSettings, ServerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
-    from perdure.agents import ChatResponse, ChatResponseUpdate, FunctionInvocationConfiguration, Message
+    from openai import AsyncOpenAI
+
+    from perdure.agents import (
+        ChatResponse,
+        ChatResponseUpdate,
+        CompactionStrategy,
+        FunctionInvocationConfiguration,
+        Message,
+        TokenizerProtocol,
+    )
+    from perdure.providers.openai.connection import Credential
     from perdure.providers.openai.request import Wire
-    from perdure.providers.openai.settings import OpenAIClientSettings
+    from perdure.secrets import Secret
 
 OpenAIOptionsT = TypeVar("OpenAIOptionsT", default=OpenAIChatOptions[Any])
 
@@ -42,6 +56,48 @@ _MODEL_VARIABLES = (
     "AZURE_OPENAI_MODEL",
 )
 _OPENAI_HOSTS = ("openai.com", "azure.com", "azure.us", "azure.cn")
+
+
+class ServerSettings(TypedDict, total=False):
+    """The server, the credentials, retries and timeouts."""
+
+    api_key: str | Secret[str] | Callable[[], str | Awaitable[str]] | None
+    """The key, or a function that returns one. Default: OPENAI_API_KEY. A server in `base_url` may need none."""
+    base_url: str | None
+    """The server. Default: OPENAI_BASE_URL, else OpenAI."""
+    org_id: str | None
+    """The organization to bill."""
+    azure_endpoint: str | None
+    """The Azure resource. Default: AZURE_OPENAI_ENDPOINT, if there is no OpenAI key."""
+    api_version: str | None
+    """The version of Azure's API."""
+    credential: Credential | None
+    """Azure credentials: an object with `get_token`, or a function that returns a token."""
+    credential_scope: str | None
+    """The scope of the tokens, if it is not the default."""
+    default_headers: Mapping[str, str] | None
+    """Headers of every request."""
+    max_retries: int | None
+    """The number of retries after a temporary failure. Default: 2."""
+    timeout: float | None
+    """The timeout of one attempt in seconds. Default: 600."""
+
+
+class OpenAIClientSettings(ServerSettings, total=False):
+    """All settings of a client except its model."""
+
+    model_id: str | None
+    """The former name of `model`."""
+    async_client: AsyncOpenAI | None
+    """An SDK client to use as it is. It is not closed, and it belongs to one event loop."""
+    instruction_role: str | None
+    """The role of instructions: "developer" for models that expect it."""
+    compaction_strategy: CompactionStrategy | None
+    """Shortens long conversations before they are sent."""
+    tokenizer: TokenizerProtocol | None
+    """Counts tokens for the compaction strategy."""
+    additional_properties: dict[str, Any] | None
+    """Any data to keep on the client."""
 
 
 class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT]):
@@ -79,9 +135,7 @@ class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __repr__(self) -> str:
@@ -194,3 +248,81 @@ class OpenAIChatClient(
             function_invocation_configuration=function_invocation_configuration,
             **settings,
         )
+
+
+FoundryChatOptions = OpenAIChatOptions
+
+_ENDPOINT_VARIABLES = ("FOUNDRY_PROJECT_ENDPOINT", "AZURE_AI_PROJECT_ENDPOINT")
+_FOUNDRY_MODEL_VARIABLES = ("FOUNDRY_MODEL", "FOUNDRY_MODEL_DEPLOYMENT_NAME", "AZURE_AI_MODEL_DEPLOYMENT_NAME")
+_FOUNDRY_SCOPE = "https://ai.azure.com/.default"
+
+
+class FoundryChatClient(OpenAIChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT]):
+    """Call a model that is deployed in a Foundry project, by the chat completions API of its resource.
+
+    Args:
+        project_endpoint: The project: `https://<resource>.services.ai.azure.com/api/projects/<project>`. Default:
+            FOUNDRY_PROJECT_ENDPOINT or AZURE_AI_PROJECT_ENDPOINT.
+        model: The deployment. Default: FOUNDRY_MODEL, FOUNDRY_MODEL_DEPLOYMENT_NAME or AZURE_AI_MODEL_DEPLOYMENT_NAME.
+        project_client: An `AIProjectClient` whose SDK client is used as it is.
+        middleware: Middleware around model and tool calls.
+        function_invocation_configuration: Settings of the tool loop.
+        settings: `credential` is one of `azure.identity`, or any object with `get_token`, sync or async. Tokens are
+            renewed before they expire. Or an `api_key` of the resource. The others are those of OpenAIChatClient.
+    """
+
+    OTEL_PROVIDER_NAME: ClassVar[str] = "azure.ai.foundry"
+    _EXTRA: ClassVar[str] = "foundry"
+
+    def __init__(
+        self,
+        *,
+        project_endpoint: str | None = None,
+        project_client: Any = None,
+        model: str | None = None,
+        middleware: Sequence[Any] | None = None,
+        function_invocation_configuration: FunctionInvocationConfiguration | None = None,
+        **settings: Unpack[OpenAIClientSettings],
+    ) -> None:
+        endpoint = project_endpoint or first_set(_ENDPOINT_VARIABLES)
+        if project_client is not None:
+            settings["async_client"] = project_client.get_openai_client()
+        if settings.get("async_client") is None:
+            if not endpoint:
+                raise ValueError(f"no project is given; use project_endpoint=, or set {_ENDPOINT_VARIABLES[0]}")
+            settings["azure_endpoint"] = foundry_url(endpoint)
+        settings.setdefault("credential_scope", _FOUNDRY_SCOPE)
+        super().__init__(
+            model or settings.get("model_id") or first_set(_FOUNDRY_MODEL_VARIABLES),
+            middleware=middleware,
+            function_invocation_configuration=function_invocation_configuration,
+            **settings,
+        )
+        self.project_endpoint = endpoint
+
+    @staticmethod
+    def get_web_search_tool(
+        *, user_location: dict[str, str] | None = None, search_context_size: str | None = None, **more: Any
+    ) -> dict[str, Any]:
+        """Return a hosted tool: a model that supports it searches the web before it answers."""
+        location = None if user_location is None else {"type": "approximate", "approximate": user_location}
+        options = {"user_location": location, "search_context_size": search_context_size}
+        return {"type": "web_search", **{name: value for name, value in options.items() if value is not None}, **more}
+
+    @staticmethod
+    def get_code_interpreter_tool(**more: Any) -> dict[str, Any]:
+        """Return a hosted tool of the provider's other API. Chat completions reject it."""
+        return {"type": "code_interpreter", "container": {"type": "auto"}, **more}
+
+    @staticmethod
+    def get_file_search_tool(*, vector_store_ids: Sequence[str], **more: Any) -> dict[str, Any]:
+        """Return a hosted tool of the provider's other API. Chat completions reject it."""
+        return {"type": "file_search", "vector_store_ids": list(vector_store_ids), **more}
+
+
+def foundry_url(project_endpoint: str) -> str:
+    """Return the address for chat completions: that of the project's resource, not of the project."""
+    endpoint = project_endpoint.rstrip("/")
+    if endpoint.endswith("/openai/v1"):
+        return endpoint
+    return f"{endpoint.partition('/api/projects/')[0]}/openai/v1"

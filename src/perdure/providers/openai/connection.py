@@ -27,7 +27,7 @@ from perdure.errors import (
     ChatClientInvalidRequestException,
     ChatClientInvalidResponseException,
 )
-from perdure.providers.openai.settings import OpenAIContentFilterException
+from perdure.providers.openai.request import OpenAIContentFilterException
 from perdure.secrets import Secret
 
 if TYPE_CHECKING:
@@ -119,18 +119,28 @@ class Target:
 
     def client(self) -> openai.AsyncOpenAI:
         """Create an SDK client. Raises ChatClientInvalidAuthException without a key."""
+        given = {"default_headers": self.default_headers, "max_retries": self.max_retries, "timeout": self.timeout}
+        options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         endpoint = self._azure_endpoint()
-        if endpoint is None:
-            return openai.AsyncOpenAI(
-                api_key=self._key(), base_url=self.base_url, organization=self.org_id, **self._options()
+        variable = "OPENAI_API_KEY" if endpoint is None else "AZURE_OPENAI_API_KEY"
+        tokens = None if self.credential is None else Tokens(self.credential, self.credential_scope or AZURE_SCOPE)
+        key = tokens or _to_sdk_key(self.api_key) or os.environ.get(variable)
+        if not key and endpoint is None and (self.base_url or os.environ.get("OPENAI_BASE_URL")):
+            key = _NO_KEY
+        if not key:
+            raise ChatClientInvalidAuthException(
+                f"there is no API key; give api_key= or credential=, set {variable}, or set base_url= to a server that "
+                "needs none"
             )
+        if endpoint is None:
+            return openai.AsyncOpenAI(api_key=key, base_url=self.base_url, organization=self.org_id, **options)
         if endpoint.rstrip("/").endswith("/openai/v1"):
-            return openai.AsyncOpenAI(api_key=self._azure_key(), base_url=endpoint, **self._options())
-        return self._azure_client(endpoint)
-
-    def _options(self) -> dict[str, Any]:
-        options = {"default_headers": self.default_headers, "max_retries": self.max_retries, "timeout": self.timeout}
-        return {name: value for name, value in options.items() if value is not None}
+            return openai.AsyncOpenAI(api_key=key, base_url=endpoint, **options)
+        version = self.api_version or os.environ.get("OPENAI_API_VERSION") or os.environ.get("AZURE_OPENAI_API_VERSION")
+        options |= {"azure_endpoint": endpoint, "api_version": version or AZURE_API_VERSION}
+        if tokens:
+            return openai.AsyncAzureOpenAI(azure_ad_token_provider=tokens, **options)
+        return openai.AsyncAzureOpenAI(api_key=key, **options)
 
     def _azure_endpoint(self) -> str | None:
         if self.azure_endpoint or self.base_url:
@@ -138,41 +148,6 @@ class Target:
         is_openai = self.api_key is not None or bool(os.environ.get("OPENAI_API_KEY"))
         # A credential means Azure; without one, OpenAI settings come first.
         return os.environ.get("AZURE_OPENAI_ENDPOINT") if self.credential is not None or not is_openai else None
-
-    def _azure_client(self, endpoint: str) -> openai.AsyncOpenAI:
-        version = self.api_version or os.environ.get("OPENAI_API_VERSION") or os.environ.get("AZURE_OPENAI_API_VERSION")
-        shared: dict[str, Any] = {
-            "azure_endpoint": endpoint,
-            "api_version": version or AZURE_API_VERSION,
-            **self._options(),
-        }
-        if tokens := self._tokens():
-            return openai.AsyncAzureOpenAI(azure_ad_token_provider=tokens, **shared)
-        return openai.AsyncAzureOpenAI(api_key=self._azure_key(), **shared)
-
-    def _tokens(self) -> Tokens | None:
-        return None if self.credential is None else Tokens(self.credential, self.credential_scope or AZURE_SCOPE)
-
-    def _azure_key(self) -> str | Callable[[], Awaitable[str]]:
-        if tokens := self._tokens():
-            return tokens
-        key = _to_sdk_key(self.api_key) or os.environ.get("AZURE_OPENAI_API_KEY")
-        if not key:
-            raise ChatClientInvalidAuthException(
-                "there is no Azure key; give credential= or api_key=, or set AZURE_OPENAI_API_KEY"
-            )
-        return key
-
-    def _key(self) -> str | Callable[[], Awaitable[str]]:
-        if tokens := self._tokens():
-            return tokens
-        if key := _to_sdk_key(self.api_key) or os.environ.get("OPENAI_API_KEY"):
-            return key
-        if self.base_url or os.environ.get("OPENAI_BASE_URL"):
-            return _NO_KEY
-        raise ChatClientInvalidAuthException(
-            "there is no API key; give api_key=, set OPENAI_API_KEY, or set base_url= to a server that needs none"
-        )
 
 
 class Connections:
@@ -239,71 +214,47 @@ def translate_errors(client: openai.AsyncOpenAI) -> Generator[None]:
     """Translate errors of the SDK and of parsing to ours."""
     try:
         yield
-    except openai.OpenAIError as error:
+    except (openai.OpenAIError, json.JSONDecodeError, UnicodeDecodeError) as error:
         text = without_secrets(str(error), client.api_key)
         # A traceback shows the cause, so an error that contains the key is left out.
-        raise _translate(error, text, client) from (error if text == str(error) else None)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        text = without_secrets(str(error), client.api_key)
-        raise ChatClientInvalidResponseException(
-            f"the response of {address_of(client)} can't be parsed: {text}"
-        ) from None
+        inner = error if text == str(error) else None
+        kind, message = _translate(error, text, client)
+        raise kind(f"{address_of(client)} {message}", inner) from inner
 
 
 def require_completion(client: openai.AsyncOpenAI, found: object) -> None:
     """Raise ChatClientInvalidResponseException if the server sent something else, such as a proxy's page."""
     if not getattr(found, "choices", None):
-        said = (
-            found
-            if isinstance(found, str)
-            else found.model_dump_json(exclude_none=True)
-            if isinstance(found, BaseModel)
-            else ""
-        )
+        said = found.model_dump_json(exclude_none=True) if isinstance(found, BaseModel) else str(found)
         raise ChatClientInvalidResponseException(
             f"{address_of(client)} sent {without_secrets(said, client.api_key)[:200]!r} instead of a chat completion; "
             "check that base_url names a server with a chat completions API"
         )
 
 
-def _translate(error: openai.OpenAIError, text: str, client: openai.AsyncOpenAI) -> ChatClientException:
-    """Translate an error of the SDK."""
-    inner = error if text == str(error) else None
+def _translate(error: Exception, text: str, client: openai.AsyncOpenAI) -> tuple[type[ChatClientException], str]:
+    """Return the kind of our error, and its message after the server's address."""
     match error:
         case openai.APITimeoutError():
-            return ChatClientException(
-                f"{address_of(client)} did not answer in time, after {client.max_retries} retries; "
-                "increase timeout= (in seconds) or max_retries= of the client",
-                inner,
-            )
+            advice = "increase timeout= (in seconds) or max_retries= of the client"
+            return ChatClientException, f"did not answer in time, after {client.max_retries} retries; {advice}"
         case openai.APIConnectionError():
             reason = without_secrets(str(error.__cause__ or text), client.api_key)
-            return ChatClientException(
-                f"the connection to {address_of(client)} failed: {reason}; "
-                "check that the server runs and base_url is right",
-                inner,
-            )
-        case openai.APIResponseValidationError():
-            message = f"{address_of(client)} sent a response that can't be parsed: {text}"
-            return ChatClientInvalidResponseException(message, inner)
+            advice = "check that the server runs and base_url is right"
+            return ChatClientException, f"can't be reached, the connection failed: {reason}; {advice}"
+        case openai.APIStatusError(status_code=401 | 403):
+            return ChatClientInvalidAuthException, f"said: {text}; check the key or the credential"
+        case openai.APIStatusError() if _is_filtered(error):
+            return OpenAIContentFilterException, f"said: {text}; rephrase the conversation"
+        case openai.APIStatusError() if error.status_code in _REQUEST_STATUSES:
+            return ChatClientInvalidRequestException, f"said: {text}"
         case openai.APIStatusError():
-            return _translate_status(error, text, client, inner)
+            advice = f"after {client.max_retries} retries; set max_retries= of the client"
+            return ChatClientException, f"said: {text} ({advice})"
+        case openai.OpenAIError() if not isinstance(error, openai.APIResponseValidationError):
+            return ChatClientException, f"failed: {text}"
         case _:
-            return ChatClientException(f"{address_of(client)} failed: {text}", inner)
-
-
-def _translate_status(
-    error: openai.APIStatusError, text: str, client: openai.AsyncOpenAI, inner: Exception | None
-) -> ChatClientException:
-    said = f"{address_of(client)} said: {text}"
-    if error.status_code in {401, 403}:
-        return ChatClientInvalidAuthException(f"{said}; check the key or the credential", inner)
-    if _is_filtered(error):
-        return OpenAIContentFilterException(f"{said}; rephrase the conversation", inner)
-    if error.status_code in _REQUEST_STATUSES:
-        return ChatClientInvalidRequestException(said, inner)
-    tries = f"after {client.max_retries} retries; set max_retries= of the client"
-    return ChatClientException(f"{said} ({tries})", inner)
+            return ChatClientInvalidResponseException, f"sent a response that can't be parsed: {text}"
 
 
 def _is_filtered(error: openai.APIStatusError) -> bool:

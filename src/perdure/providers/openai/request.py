@@ -1,4 +1,4 @@
-"""Chat completion requests: messages, tools and options in the wire format."""
+"""Chat completion requests: their options, and messages, tools and options in the wire format."""
 
 from __future__ import annotations
 
@@ -7,17 +7,50 @@ import json
 import mimetypes
 import re
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from perdure.agents import Content, expand_tools, is_function_tool, normalize_tools
+from perdure.agents import ChatOptions, Content, ResponseModelT, expand_tools, is_function_tool, normalize_tools
 from perdure.errors import ChatClientInvalidRequestException
-from perdure.providers.openai.settings import OpenAIChatOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from perdure.agents import Message
+
+
+class OpenAIChatOptions(ChatOptions[ResponseModelT], Generic[ResponseModelT], total=False):
+    """Options of a chat completion: `OpenAIChatOptions[Model](response_format=Model)`.
+
+    OpenAI and Azure get `max_tokens` as `max_completion_tokens`, other servers under its own name. An option that is
+    not listed here is sent unchanged (in `extra_body`), for servers that know more.
+    """
+
+    max_completion_tokens: int
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+    verbosity: Literal["low", "medium", "high"]
+    logprobs: bool
+    top_logprobs: int
+    prediction: dict[str, Any]
+    modalities: list[Literal["text", "audio"]]
+    audio: dict[str, Any]
+    n: int
+    service_tier: Literal["auto", "default", "flex", "scale", "priority"]
+    prompt_cache_key: str
+    safety_identifier: str
+    web_search_options: dict[str, Any]
+    stream_options: dict[str, Any] | None
+    """Options of a stream. By default token counts are included; None is for servers without this option."""
+    timeout: float
+    """The timeout of this call in seconds, instead of the client's `timeout`."""
+    extra_headers: dict[str, str]
+    extra_query: dict[str, Any]
+    extra_body: dict[str, Any]
+
+
+class OpenAIContentFilterException(ChatClientInvalidRequestException):
+    """The provider's content filter rejected the conversation. Sending it again fails again."""
+
 
 Wire: TypeAlias = "dict[str, Any]"
 """A part of a request, as JSON."""
