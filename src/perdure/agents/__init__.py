@@ -49,8 +49,7 @@ from perdure.agents.messages.responses import (
     ResponseFormat,
     token_spending,
 )
-from perdure.agents.sessions.history import HistoryProvider, InMemoryHistoryProvider
-from perdure.agents.sessions.providers import ContextProvider, SessionContext
+from perdure.agents.sessions.providers import ContextProvider, HistoryProvider, InMemoryHistoryProvider, SessionContext
 from perdure.agents.sessions.session import AgentSession, register_state_type
 from perdure.agents.tools.context import FunctionInvocationContext, expand_tools, is_function_tool
 from perdure.agents.tools.tool import (

@@ -11,8 +11,7 @@ from perdure.agents.client.options import merge_options
 from perdure.agents.client.streaming import chat_stream, forward_stream
 from perdure.agents.messages.conversation import drop_known_messages
 from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate
-from perdure.agents.sessions.history import HistoryPerCall, HistoryProvider, InMemoryHistoryProvider
-from perdure.agents.sessions.providers import SessionContext
+from perdure.agents.sessions.providers import HistoryPerCall, HistoryProvider, InMemoryHistoryProvider, SessionContext
 from perdure.agents.sessions.session import AgentSession
 from perdure.agents.tools.context import expand_tools, is_server, join_tools
 from perdure.agents.tools.tool import normalize_tools

@@ -23,8 +23,7 @@ from perdure.agents.executor.requests import (
     to_message,
     visible_messages,
 )
-from perdure.agents.executor.session import LiveSession, live_session
-from perdure.agents.executor.turn import SESSION_KEY, AgentTurn
+from perdure.agents.executor.turn import SESSION_KEY, AgentTurn, LiveSession, live_session
 from perdure.agents.messages.content import Content
 from perdure.agents.messages.message import Message, normalize_messages
 from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate

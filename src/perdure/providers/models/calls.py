@@ -1,7 +1,9 @@
-"""Model calls through pydantic-ai, complete or streamed, and the translation of errors."""
+"""Model calls through pydantic-ai, complete or streamed, the conversion of responses, and the translation of errors."""
 
 from __future__ import annotations
 
+import json
+import traceback
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,9 +19,24 @@ from pydantic_ai.exceptions import (
     UnexpectedModelBehavior,
     UserError,
 )
+from pydantic_ai.messages import (
+    CompactionPart,
+    FilePart,
+    NativeToolCallPart,
+    NativeToolReturnPart,
+    PartDeltaEvent,
+    PartEndEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ThinkingPart,
+    ThinkingPartDelta,
+    ToolCallPart,
+    ToolCallPartDelta,
+)
 from pydantic_ai.models import infer_model
 
-from perdure.agents import ChatResponseUpdate, Content
+from perdure.agents import ChatResponse, ChatResponseUpdate, Content, Message, UsageDetails
 from perdure.clock import SystemClock
 from perdure.errors import (
     ChatClientException,
@@ -27,19 +44,186 @@ from perdure.errors import (
     ChatClientInvalidRequestException,
     ChatClientInvalidResponseException,
 )
-from perdure.providers.models.request import to_model_messages, to_parameters, to_settings
-from perdure.providers.models.response import StreamContents, to_finish_reason, to_response, to_usage
+from perdure.providers.models.request import (
+    OUTPUT_TOOL,
+    extras_of,
+    store_part,
+    to_model_messages,
+    to_parameters,
+    to_settings,
+)
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Sequence
-    from contextlib import AbstractAsyncContextManager
 
-    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponsePart, ModelResponseStreamEvent
     from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
     from pydantic_ai.settings import ModelSettings
+    from pydantic_ai.usage import RequestUsage
 
-    from perdure.agents import ChatResponse, ChatStream, Message, ResponseFormat
+    from perdure.agents import ChatStream, ResponseFormat
+
+_NATIVE: Final = {
+    "web_search": "search_tool",
+    "x_search": "search_tool",
+    "file_search": "search_tool",
+    "code_execution": "code_interpreter_tool",
+    "image_generation": "image_generation_tool",
+}
+_FINISHED: Final = {"tool_call": "tool_calls"}
+
+
+def to_response(found: ModelResponse, response_format: ResponseFormat = None) -> ChatResponse[Any]:
+    """Convert a response. Data that the provider expects back is kept with it."""
+    contents = [content for part in found.parts if (content := to_content(part)) is not None]
+    if response_format is not None:
+        contents = [_without_fences(content) for content in contents]
+    message = Message(
+        "assistant",
+        contents,
+        message_id=found.provider_response_id,
+        additional_properties=extras_of(found),
+        raw_representation=found,
+    )
+    return ChatResponse(
+        messages=[message],
+        response_id=found.provider_response_id,
+        model=found.model_name,
+        created_at=found.timestamp.isoformat(),
+        finish_reason=to_finish_reason(found.finish_reason),
+        usage_details=to_usage(found.usage),
+        response_format=response_format,
+        raw_representation=found,
+    )
+
+
+def to_content(part: ModelResponsePart) -> Content | None:
+    """Convert a part of a response; None if it is empty."""
+    match part:
+        case TextPart():
+            extras = extras_of(part)
+            return Content.from_text(part.content, additional_properties=extras) if part.content or extras else None
+        case ThinkingPart():
+            return Content.from_text_reasoning(
+                text=part.content or None, protected_data=part.signature, additional_properties=extras_of(part)
+            )
+        case ToolCallPart(tool_name=name) if name == OUTPUT_TOOL:
+            return Content.from_text(_to_text(part.args))
+        case ToolCallPart():
+            return Content.from_function_call(
+                part.tool_call_id, part.tool_name, arguments=part.args, additional_properties=extras_of(part)
+            )
+        case FilePart():
+            data = part.content
+            return Content.from_data(data.data, data.media_type, additional_properties=extras_of(part))
+        case NativeToolCallPart():
+            return _native(part, "call", {"arguments": part.args})
+        case NativeToolReturnPart():
+            return _native(part, "result", {})
+        case CompactionPart():
+            return Content.from_text_reasoning(text=part.content, additional_properties=store_part(part))
+        case _:
+            return Content.from_text(getattr(part, "content", None) or "", additional_properties=store_part(part))
+
+
+def _native(part: NativeToolCallPart | NativeToolReturnPart, what: str, more: dict[str, Any]) -> Content:
+    """Convert a call that the provider has made, or its result."""
+    kind = _NATIVE.get(part.tool_name, "mcp_server_tool")
+    return Content(
+        f"{kind}_{what}",  # pyright: ignore[reportArgumentType] - each of them is a type of content
+        call_id=part.tool_call_id,
+        tool_name=part.tool_name,
+        server_name=part.provider_name,
+        additional_properties=store_part(part),
+        **more,
+    )
+
+
+def _to_text(arguments: str | Mapping[str, Any] | None) -> str:
+    if arguments is None:
+        return ""
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
+
+
+def _without_fences(content: Content) -> Content:
+    """Remove code fences around JSON, which models without a JSON mode add."""
+    text = (content.text or "").strip()
+    if content.type != "text" or not (text.startswith("```") and text.endswith("```")):
+        return content
+    inner = text.removeprefix("```").removesuffix("```").removeprefix("json")
+    return Content.from_text(inner.strip(), additional_properties=content.additional_properties)
+
+
+def to_finish_reason(reason: str | None) -> str | None:
+    """Convert a finish reason."""
+    return None if reason is None else _FINISHED.get(reason, reason)
+
+
+def to_usage(usage: RequestUsage) -> UsageDetails | None:
+    """Convert token counts; None if there are none."""
+    if not usage.input_tokens and not usage.output_tokens:
+        return None
+    counts = {
+        "input_token_count": usage.input_tokens,
+        "output_token_count": usage.output_tokens,
+        "total_token_count": usage.input_tokens + usage.output_tokens,
+        "cache_creation_input_token_count": usage.cache_write_tokens or None,
+        "cache_read_input_token_count": usage.cache_read_tokens or None,
+        "reasoning_output_token_count": usage.output_reasoning_tokens or None,
+    }
+    return cast("UsageDetails", {name: count for name, count in counts.items() if count is not None})
+
+
+class StreamContents:
+    """Convert the events of a stream to contents. Data to keep with a part comes at its end."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, ToolCallPart] = {}
+
+    def convert(self, event: ModelResponseStreamEvent) -> Content | None:
+        """Convert an event; None if it has no content."""
+        match event:
+            case PartStartEvent(part=ToolCallPart() as part):
+                self._calls[event.index] = part
+                return _to_call(part, part.args)
+            case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+                return Content.from_text(text) if text else None
+            case (
+                PartStartEvent(part=ThinkingPart(content=text))
+                | PartDeltaEvent(delta=ThinkingPartDelta(content_delta=text))
+            ):
+                return Content.from_text_reasoning(text=text) if text else None
+            case PartDeltaEvent(delta=ToolCallPartDelta(args_delta=arguments)) if event.index in self._calls:
+                return _to_call(self._calls[event.index], arguments) if arguments else None
+            case PartStartEvent() if not isinstance(event.part, NativeToolCallPart):
+                return to_content(event.part)
+            case PartEndEvent():
+                return _end(event.part)
+            case _:
+                return None
+
+
+def _to_call(part: ToolCallPart, arguments: str | Mapping[str, Any] | None) -> Content:
+    if part.tool_name == OUTPUT_TOOL:
+        return Content.from_text(_to_text(arguments))
+    return Content.from_function_call(part.tool_call_id, part.tool_name, arguments=arguments)
+
+
+def _end(part: ModelResponsePart) -> Content | None:
+    extras = extras_of(part)
+    match part:
+        case TextPart() if extras:
+            return Content.from_text("", additional_properties=extras)
+        case ThinkingPart() if extras or part.signature:
+            return Content.from_text_reasoning(protected_data=part.signature, additional_properties=extras)
+        case ToolCallPart() if extras and part.tool_name != OUTPUT_TOOL:
+            return Content.from_function_call(part.tool_call_id, part.tool_name, additional_properties=extras)
+        case NativeToolCallPart():
+            return to_content(part)
+        case _:
+            return None
+
 
 _AUTH_STATUSES: Final = frozenset({401, 403})
 _PARSE_ERRORS: Final = (UnexpectedModelBehavior, TypeError, ValueError, LookupError, AttributeError)
@@ -63,9 +247,12 @@ def translate_errors(model: str, *, secret: str | None = None) -> Generator[None
     try:
         yield
     except (AgentRunError, UserError, FallbackExceptionGroup, httpx2.HTTPError, *_PARSE_ERRORS) as error:
-        # Providers quote the request, so the library's error may contain the key. Then it is left out.
-        cause = None if _contains(secret, error) else error
-        raise _translate(error, cause, model=model, message=_without_secret(_message_of(error), secret)) from cause
+        message, cause = _message_of(error), error
+        if secret and len(secret) >= _SECRET_LENGTH_MIN:
+            message = message.replace(secret, "...")
+            # Providers quote the request, so the library's error may contain the key. Then it is left out.
+            cause = None if secret in "".join(traceback.format_exception(error)) else error
+        raise _translate(error, cause, model=model, message=message) from cause
 
 
 def _translate(error: Exception, cause: Exception | None, *, model: str, message: str) -> ChatClientException:
@@ -90,13 +277,9 @@ def _message_of(error: BaseException) -> str:
         return "; ".join([_message_of(each) for each in cast("tuple[Exception, ...]", error.exceptions)])
     body = error.body if isinstance(error, ModelAPIError) else None
     if isinstance(body, Mapping):
-        body_fields = cast("Mapping[str, Any]", body)
-        inner = body_fields.get("error")
-        found = (
-            cast("Mapping[str, Any]", inner).get("message")
-            if isinstance(inner, Mapping)
-            else body_fields.get("message")
-        )
+        fields = cast("Mapping[str, Any]", body)
+        inner = fields.get("error")
+        found = cast("Mapping[str, Any]", inner if isinstance(inner, Mapping) else fields).get("message")
         if isinstance(found, str):
             return found
     return str(error) or type(error).__name__
@@ -109,20 +292,8 @@ def _retry_hint(error: BaseException) -> str:
     return f"; it asks to wait {wait:g} seconds: set settings={{'max_retries': ...}} to let its library retry"
 
 
-def _contains(secret: str | None, error: BaseException) -> bool:
-    """Return True if an error or its cause contains the key."""
-    if not secret or len(secret) < _SECRET_LENGTH_MIN:
-        return False
-    cause = error.__cause__ or error.__context__
-    return secret in str(error) or (cause is not None and _contains(secret, cause))
-
-
-def _without_secret(text: str, secret: str | None) -> str:
-    """Remove the key from a text."""
-    return text.replace(secret, "...") if secret and len(secret) >= _SECRET_LENGTH_MIN else text
-
-
 _PAUSES_MAX: Final = 1000
+_ENDLESS: Final = "it suspends its response again and again"
 
 
 def find_model(name: str | Model) -> Model:
@@ -151,17 +322,15 @@ class Call:
 
     async def respond(self) -> ChatResponse[Any]:
         """Return the complete response. Raises ChatClientException."""
-        _use_this_loop(self.model)
-        with translate_errors(self.model.model_name, secret=_key_of(self.model)):
-            found = await self._segment(None)
+        found: ModelResponse | None = None
+        with self._errors_translated():
             for _ in range(_PAUSES_MAX):
+                part = await model_request(self.model, self._messages(found), **self._arguments())
+                found = _join(found, part)
                 if found.state != "suspended":
-                    break
+                    return to_response(found, self.response_format)
                 await self._wait(found)
-                found = _join(found, await self._segment(found))
-            else:
-                raise UnexpectedModelBehavior("it suspends its response again and again")
-        return to_response(found, self.response_format)
+            raise UnexpectedModelBehavior(_ENDLESS)
 
     def stream(self) -> ChatStream:
         """Stream the response. Reading it raises ChatClientException."""
@@ -169,25 +338,33 @@ class Call:
         return ResponseStream(self._updates(final), finalizer=lambda _: to_response(final[0], self.response_format))
 
     async def _updates(self, final: list[ModelResponse]) -> AsyncGenerator[ChatResponseUpdate]:
-        _use_this_loop(self.model)
-        before: ModelResponse | None = None
-        with translate_errors(self.model.model_name, secret=_key_of(self.model)):
+        found: ModelResponse | None = None
+        with self._errors_translated():
             for _ in range(_PAUSES_MAX):
-                async with self._stream_segment(before) as stream:
-                    contents_of = StreamContents()
+                async with model_request_stream(self.model, self._messages(found), **self._arguments()) as stream:
+                    contents = StreamContents()
                     async for event in stream:
-                        if contents := contents_of.convert(event):
-                            yield _update(stream, contents)
-                    found = stream.get()
-                self._require_end(found)
-                found = found if before is None else _join(before, found)
+                        if (content := contents.convert(event)) is not None:
+                            yield _update(stream, content)
+                    part = stream.get()
+                self._require_end(part)
+                found = _join(found, part)
                 if found.state != "suspended":
                     final.append(found)
                     yield _last_update(found)
                     return
-                before = found
                 await self._wait(found)
-            raise UnexpectedModelBehavior("it suspends its response again and again")
+            raise UnexpectedModelBehavior(_ENDLESS)
+
+    @contextmanager
+    def _errors_translated(self) -> Generator[None]:
+        # Let a model that was used on another event loop open new connections, as pydantic-ai's agents do.
+        refresh = getattr(self.model, "_refresh_http_client", None)
+        if callable(refresh):
+            refresh()
+        key = getattr(getattr(self.model, "client", None), "api_key", None)
+        with translate_errors(self.model.model_name, secret=key if isinstance(key, str) else None):
+            yield
 
     def _require_end(self, found: ModelResponse) -> None:
         """Raise if the response is incomplete: a connection that is closed in the middle looks like an end."""
@@ -196,15 +373,8 @@ class Call:
         if found.state == "incomplete" or (is_over_wire and found.state == "complete" and not has_reason):
             raise ModelAPIError(self.model.model_name, "its response broke off")
 
-    async def _segment(self, before: ModelResponse | None) -> ModelResponse:
-        return await model_request(
-            self.model, self._messages(before), model_settings=self.settings, model_request_parameters=self.parameters
-        )
-
-    def _stream_segment(self, before: ModelResponse | None) -> AbstractAsyncContextManager[StreamedResponse]:
-        return model_request_stream(
-            self.model, self._messages(before), model_settings=self.settings, model_request_parameters=self.parameters
-        )
+    def _arguments(self) -> dict[str, Any]:
+        return {"model_settings": self.settings, "model_request_parameters": self.parameters}
 
     def _messages(self, before: ModelResponse | None) -> list[ModelMessage]:
         return self.messages if before is None else [*self.messages, before]
@@ -214,8 +384,10 @@ class Call:
             await SystemClock().sleep(delay)
 
 
-def _join(first: ModelResponse, second: ModelResponse) -> ModelResponse:
+def _join(first: ModelResponse | None, second: ModelResponse) -> ModelResponse:
     """Join two segments of a response. A provider that is asked for the same one again sends all of it."""
+    if first is None:
+        return second
     if second.provider_response_id is not None and first.provider_response_id == second.provider_response_id:
         return second
     details = {**(first.provider_details or {}), **(second.provider_details or {})} or None
@@ -224,9 +396,9 @@ def _join(first: ModelResponse, second: ModelResponse) -> ModelResponse:
     )
 
 
-def _update(stream: StreamedResponse, contents: list[Content]) -> ChatResponseUpdate:
+def _update(stream: StreamedResponse, content: Content) -> ChatResponseUpdate:
     return ChatResponseUpdate(
-        contents=contents,
+        contents=[content],
         role="assistant",
         response_id=stream.provider_response_id,
         message_id=stream.provider_response_id,
@@ -246,16 +418,3 @@ def _last_update(found: ModelResponse) -> ChatResponseUpdate:
         created_at=found.timestamp.isoformat(),
         finish_reason=to_finish_reason(found.finish_reason),
     )
-
-
-def _use_this_loop(model: Model) -> None:
-    """Let a model that was used on another event loop open new connections, as pydantic-ai's agents do."""
-    refresh = getattr(model, "_refresh_http_client", None)
-    if callable(refresh):
-        refresh()
-
-
-def _key_of(model: Model) -> str | None:
-    """Return the model's key, so that no error shows it."""
-    found = getattr(getattr(model, "client", None), "api_key", None)
-    return found if isinstance(found, str) else None

@@ -47,16 +47,8 @@ OUTPUT_TOOL: Final = "final_result"
 _NAMES: Final = {"stop": "stop_sequences", "allow_multiple_tool_calls": "parallel_tool_calls"}
 _NOT_SETTINGS: Final = frozenset(
     {
-        "model",
-        "model_id",
-        "tools",
-        "tool_choice",
-        "response_format",
-        "instructions",
-        "conversation_id",
-        "store",
-        "metadata",
-        "user",
+        *("model", "model_id", "tools", "tool_choice", "response_format", "instructions"),
+        *("conversation_id", "store", "metadata", "user"),
     }
 )
 
@@ -150,32 +142,24 @@ def _native(tool: Any) -> AbstractNativeTool:
 
 
 def _output_format(response_format: ResponseFormat) -> OutputObjectDefinition | None:
-    if response_format is None:
-        return None
+    """Read a pydantic model or a JSON schema, plain or wrapped as in OpenAI's API."""
     if isinstance(response_format, Mapping):
-        return _shape_of_schema(response_format)
-    model = cast("type[BaseModel]", response_format)
-    schema = model.model_json_schema()
-    return _object(schema, name=model.__name__, description=schema.get("description"))
-
-
-def _shape_of_schema(given: Mapping[str, Any]) -> OutputObjectDefinition | None:
-    """Read a JSON schema, plain or wrapped as in OpenAI's API."""
-    if given.get("type") in {"text", "json_object"}:
+        if response_format.get("type") in {"text", "json_object"}:
+            return None
+        inner = cast("Mapping[str, Any]", response_format.get("json_schema") or response_format)
+        schema = dict(cast("Mapping[str, Any]", inner.get("schema") or inner))
+        name, description = inner.get("name") or schema.get("title"), inner.get("description")
+    elif response_format is None:
         return None
-    inner = cast("Mapping[str, Any]", given.get("json_schema") or given)
-    schema = dict(cast("Mapping[str, Any]", inner.get("schema") or inner))
-    name = inner.get("name") or schema.get("title")
-    return _object(schema, name=name, description=inner.get("description") or schema.get("description"))
-
-
-def _object(schema: dict[str, Any], *, name: str | None, description: str | None) -> OutputObjectDefinition:
+    else:
+        model = cast("type[BaseModel]", response_format)
+        schema, name, description = model.model_json_schema(), model.__name__, None
     if schema.get("type") != "object":
         raise ChatClientInvalidRequestException(
             f"response_format {name!r} is a JSON schema of type {schema.get('type')!r}; models answer in objects; "
             "make it a field of one"
         )
-    return OutputObjectDefinition(json_schema=schema, name=name, description=description)
+    return OutputObjectDefinition(json_schema=schema, name=name, description=description or schema.get("description"))
 
 
 _KEY: Final = "pydantic_ai"
@@ -191,14 +175,12 @@ _OF_RESPONSES: Final = (
 )
 
 
-def extras_of_part(part: ModelResponsePart) -> dict[str, Any]:
-    """Return data of a part beyond its text, name and arguments."""
-    return _extras(part, _OF_PARTS)
-
-
-def extras_of_response(response: ModelResponse) -> dict[str, Any]:
-    """Return the origin of a response: signatures are sent back only to their provider."""
-    return _extras(response, _OF_RESPONSES)
+def extras_of(found: ModelResponsePart | ModelResponse) -> dict[str, Any]:
+    """Return data beyond the contents. Providers want it back: signatures are sent only to the one who made them."""
+    names = _OF_RESPONSES if isinstance(found, ModelResponse) else _OF_PARTS
+    values = {name: getattr(found, name, None) for name in names}
+    extras = {name: to_jsonable_python(value) for name, value in values.items() if value is not None}
+    return {_KEY: extras} if extras else {}
 
 
 def store_part(part: ModelResponsePart) -> dict[str, Any]:
@@ -207,35 +189,15 @@ def store_part(part: ModelResponsePart) -> dict[str, Any]:
     return {_KEY: {"part": dumped[0]["parts"][0]}}
 
 
-def restore_part(extras: Mapping[str, Any]) -> ModelResponsePart | None:
-    """Restore a part that was stored as a whole; None if it was not."""
-    if "part" not in extras:
-        return None
-    read = ModelMessagesTypeAdapter.validate_python([{"kind": "response", "parts": [extras["part"]]}])
-    return cast("ModelResponse", read[0]).parts[0]
-
-
-def extras_in(properties: Mapping[str, Any]) -> dict[str, Any]:
+def _extras_in(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return the stored data in `additional_properties`."""
     found: Any = properties.get(_KEY)
     return dict(cast("dict[str, Any]", found)) if isinstance(found, dict) else {}
 
 
-def _extras(found: object, names: tuple[str, ...]) -> dict[str, Any]:
-    values = {name: getattr(found, name, None) for name in names}
-    extras = {name: to_jsonable_python(value) for name, value in values.items() if value is not None}
-    return {_KEY: extras} if extras else {}
-
-
 _SYSTEM: Final = frozenset({"system", "developer"})
 _NOT_SENT: Final = frozenset(
-    {
-        "usage",
-        "error",
-        "function_approval_request",
-        "function_approval_response",
-        "oauth_consent_request",
-    }
+    {"usage", "error", "function_approval_request", "function_approval_response", "oauth_consent_request"}
 )
 """Contents that are not sent to a model."""
 
@@ -298,7 +260,7 @@ def _to_user_content(content: Content, provider: str) -> UserContent:
         case "text" | "text_reasoning":
             return content.text or ""
         case "data":
-            return BinaryContent(content.data_bytes(), media_type=content.media_type or "application/octet-stream")
+            return _to_binary(content)
         case "uri":
             return _to_url(content)
         case "hosted_file":
@@ -326,30 +288,27 @@ def _to_url(content: Content) -> ImageUrl | AudioUrl | VideoUrl | DocumentUrl:
 def _to_model_response(message: Message) -> ModelResponse:
     """Convert an earlier response of the model, with its origin."""
     parts = [part for content in message.contents if (part := _to_response_part(content)) is not None]
-    return ModelResponse(parts=parts, **extras_in(message.additional_properties))
+    return ModelResponse(parts=parts, **_extras_in(message.additional_properties))
 
 
 def _to_response_part(content: Content) -> ModelResponsePart | None:
-    extras = extras_in(content.additional_properties)
-    if (whole := restore_part(extras)) is not None:
-        return whole
+    extras = _extras_in(content.additional_properties)
+    if "part" in extras:
+        read = ModelMessagesTypeAdapter.validate_python([{"kind": "response", "parts": [extras["part"]]}])
+        return cast("ModelResponse", read[0]).parts[0]
     match content.type:
         case "text":
             return TextPart(content.text, **extras) if content.text else None
         case "text_reasoning":
             return ThinkingPart(content.text or "", signature=content.protected_data, **extras)
-        case "function_call":
-            return _to_tool_call(content, extras)
+        case "function_call" if not content.informational_only:
+            arguments = dict(content.arguments) if isinstance(content.arguments, Mapping) else content.arguments
+            return ToolCallPart(content.name or "", arguments, content.call_id or "", **extras)
         case "data":
-            data = BinaryContent(content.data_bytes(), media_type=content.media_type or "application/octet-stream")
-            return FilePart(data, **extras)
+            return FilePart(_to_binary(content), **extras)
         case _:
             return None
 
 
-def _to_tool_call(content: Content, extras: dict[str, Any]) -> ToolCallPart | None:
-    if content.informational_only:
-        return None
-    given = content.arguments
-    arguments = dict(given) if isinstance(given, Mapping) else given
-    return ToolCallPart(content.name or "", arguments, content.call_id or "", **extras)
+def _to_binary(content: Content) -> BinaryContent:
+    return BinaryContent(content.data_bytes(), media_type=content.media_type or "application/octet-stream")
