@@ -1,10 +1,10 @@
-"""A run waits for an approval; another process lists and answers. They meet in one SQLite file.
+"""A run waits for an approval; another process lists and answers the request. They share one SQLite file.
 
-The desk has nothing but that file: it knows neither the workflow nor its classes, and could be a web page.
+The answering process has only that file: it knows neither the workflow nor its classes, and could be a web page.
 
-python examples/approvals_desk.py                        all of it, one process after the other
-python examples/approvals_desk.py work runs.db           the workflow: starts the run, or goes on with it
-python examples/approvals_desk.py desk runs.db alice     somebody at the desk, who approves what there is
+    python examples/approvals_desk.py                        everything, one process after the other
+    python examples/approvals_desk.py work runs.db           the workflow: start the run, or continue it
+    python examples/approvals_desk.py desk runs.db alice     a person who approves the open requests
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class Cashier(Executor):
 
     @response_handler
     async def decide(self, refund: Refund, decision: Decision, ctx: WorkflowContext[None, str]) -> None:
-        # Nothing else may be paid than what was approved.
+        # Only what was approved may be paid.
         ctx.require_approved(refund)
         verb = "refunded" if decision.is_approved else "did not refund"
         await ctx.yield_output(f"{verb} {refund.euros} euros to {refund.customer}: {decision.remark}")
@@ -58,7 +58,7 @@ def build_workflow(storage: SqliteCheckpointStorage) -> Workflow:
 
 async def work(path: str) -> None:
     workflow = build_workflow(SqliteCheckpointStorage(path))
-    # The same call each time: the run is started, or found again, with the answers that wait for it.
+    # The same call each time: it starts the run, or finds it and applies the waiting answers.
     result = await workflow.run(Refund("Ada", 250), run_id=RUN_ID)
     print(f"  the run is {result.get_final_state().value}", *result.get_outputs(), sep="\n  ")
 

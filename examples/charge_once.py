@@ -1,7 +1,7 @@
-"""A process is killed after the provider has charged and before it could tell so. The customer is charged once.
+"""A process is killed after the provider has charged and before the result is recorded. The customer is charged once.
 
-python examples/charge_once.py                  all of it: a life that is killed, one that goes on, one more
-python examples/charge_once.py work DIRECTORY   one life; with "die" at the end, it kills itself in that very instant
+    python examples/charge_once.py                  everything: a process that is killed, one that continues, one more
+    python examples/charge_once.py work DIRECTORY   one process; with "die" at the end it kills itself at that moment
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from perdure import Executor, SqliteCheckpointStorage, WorkflowBuilder, Workflow
 
 
 class Provider:
-    """Stands for a payment provider, outside of our process: it does a thing once for each idempotency key."""
+    """A payment provider outside of our process. It charges once for each idempotency key."""
 
     def __init__(self, directory: Path) -> None:
         self._charges = directory / "charges"
@@ -52,7 +52,7 @@ class Shop(Executor):
         return 120
 
     def charge(self, euros: int) -> str:
-        # The key is the same in every life of the run, so the provider can tell that it is the same payment.
+        # The key is the same in every attempt, so the provider recognises the payment.
         receipt = self._provider.charge(euros, step_key())
         if self._dies:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -1,10 +1,10 @@
-"""Agents that are killed half-way with SIGKILL and go on in a new process, from one SQLite file.
+"""Agents that are killed half-way with SIGKILL and continue in a new process, from one SQLite file.
 
     python examples/demo.py
 
-No service, no API key: the model follows a script, all else is real. The program starts itself as a worker, kills the
-worker in the middle of two agents' turns, and starts it again with the very same command. Then a person has to approve
-a call: another process, which has nothing but the file.
+No service, no API key: the model follows a script, everything else is real. The program starts itself as a worker,
+kills the worker in the middle of two agents' turns, and starts it again with the same command. Then a person approves a
+call: in another process, which has only the file.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TICK_SECONDS = 0.1
 
 
 class Outside:
-    """The world that calls are made to. It tells of each, as it begins and when it comes back."""
+    """The outside world. It reports each call when it starts and when it returns."""
 
     def __init__(self, tell: Callable[[str, str], None], pace: float) -> None:
         self._tell = tell
@@ -73,7 +73,7 @@ class Outside:
     def says(
         self, what: str, reply: Callable[[Sequence[Message]], Reply]
     ) -> Callable[[Sequence[Message], Mapping[str, Any]], Awaitable[Reply]]:
-        """A line of a script that takes its time."""
+        """Return a reply of a script that takes some time."""
 
         async def line(messages: Sequence[Message], _: Mapping[str, Any]) -> Reply:
             await self.call(what)
@@ -83,9 +83,9 @@ class Outside:
 
 
 def researcher(subject: str, outside: Outside) -> Agent:
-    """An agent that asks its model, looks something up as told, and asks its model again."""
+    """Make an agent that calls its model, looks something up, and calls its model again."""
 
-    # Reading may be done again. What must not be, is told to the model as interrupted, unless a tool says otherwise.
+    # Reading may be repeated. By default an interrupted call is reported to the model and not repeated.
     @tool(if_interrupted="rerun")
     async def library(query: str) -> str:
         """Look something up."""
@@ -102,7 +102,7 @@ def researcher(subject: str, outside: Outside) -> Agent:
 
 
 def editor(outside: Outside) -> Agent:
-    """An agent that puts a report together, and may not publish it without approval."""
+    """Make an agent that writes a report, and needs approval to publish it."""
 
     @tool(approval_mode="always_require")
     async def publish(report: str) -> str:
@@ -127,13 +127,13 @@ async def ask(topic: str, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
 
 @executor(id="gather")
 async def gather(found: list[AgentExecutorResponse], ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-    """Give the editor what was found, once all of it is in."""
+    """Give the editor all the findings."""
     report = "\n".join(each.agent_response.text for each in found)
     await ctx.send_message(AgentExecutorRequest([Message("user", [report])]))
 
 
 def build(tell: Callable[[str, str], None], pace: float = 1.0) -> Workflow:
-    """The workflow: three agents side by side, then one that needs approval."""
+    """Build the workflow: three agents in parallel, then one that needs approval."""
     outside = Outside(tell, pace)
     researchers, last = [researcher(subject, outside) for subject in FOUND], editor(outside)
     builder = WorkflowBuilder(name="report", start_executor=ask, output_from=[last])
@@ -143,7 +143,7 @@ def build(tell: Callable[[str, str], None], pace: float = 1.0) -> Workflow:
 
 
 async def work(database: str) -> None:
-    """What the worker process does, the first time and every time."""
+    """Do the work of the worker process. It is the same every time."""
     storage = SqliteCheckpointStorage(database)
     result = await build(tell).run(TOPIC, run_id=RUN_ID, checkpoint_storage=storage)
     tell("state", result.get_final_state().value)
@@ -152,7 +152,7 @@ async def work(database: str) -> None:
 
 
 async def approve(database: str, name: str) -> None:
-    """What the person's process does: it has the file, and needs neither the workflow nor its agents."""
+    """Do the work of the person's process. It has the file, and needs neither the workflow nor its agents."""
     storage = SqliteCheckpointStorage(database)
     for request in await storage.requests():
         call = request.data.function_call
@@ -162,12 +162,12 @@ async def approve(database: str, name: str) -> None:
 
 
 def tell(event: str, text: str) -> None:
-    """Tell the demo what this process really does, outside of any checkpoint."""
+    """Report to the demo what this process really does, outside of any checkpoint."""
     print(json.dumps({"event": event, "text": text, "pid": os.getpid()}), flush=True)
 
 
 async def undisturbed() -> tuple[str, list[str]]:
-    """The same workflow in one go, for comparison: its result, and the calls that came back."""
+    """Run the workflow without a kill, for comparison. Return its result and the calls that returned."""
     back: list[str] = []
     workflow = build(lambda event, text: back.append(text) if event == "back" else None, pace=0)
     asked: WorkflowRunResult = await workflow.run(TOPIC)
@@ -185,14 +185,14 @@ def started(*arguments: str) -> subprocess.Popen[str]:
 
 
 def told_by(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
-    """What a process tells, as it tells it."""
+    """Yield the reports of a process as they come."""
     assert process.stdout is not None
     for line in process.stdout:
         yield json.loads(line)
 
 
 def until_killed(database: str) -> list[dict[str, Any]]:
-    """Start a worker and kill it when some calls are back and two are under way; what it told."""
+    """Start a worker and kill it when some calls have returned and two are in flight. Return its reports."""
     told: list[dict[str, Any]] = []
     ticks = 0
     with started("worker", database) as process:
@@ -207,13 +207,13 @@ def until_killed(database: str) -> list[dict[str, Any]]:
 
 
 def to_the_end(*arguments: str) -> list[dict[str, Any]]:
-    """Start a process and let it be; what it told."""
+    """Start a process and wait for its end. Return its reports."""
     with started(*arguments) as process:
         return list(told_by(process))
 
 
 def timeline(calls: Sequence[str], lives: Sequence[list[dict[str, Any]]]) -> Table:
-    """Which process made which call, as the processes themselves told it."""
+    """Show which process made which call, as the processes reported it."""
     table = Table("call", *(f"process {told[0]['pid']}" for told in lives))
     for place, call in enumerate(calls):
         cells: list[str] = []
@@ -226,7 +226,7 @@ def timeline(calls: Sequence[str], lives: Sequence[list[dict[str, Any]]]) -> Tab
 
 
 def come_back(lives: Sequence[list[dict[str, Any]]]) -> list[str]:
-    """The calls that came back, in any process."""
+    """Return the calls that returned, in any process."""
     return [entry["text"] for told in lives for entry in told if entry["event"] == "back"]
 
 
@@ -270,7 +270,7 @@ def main() -> None:
 
 
 def order(call: str) -> tuple[int, str]:
-    """Where a call stands in the picture: by agent, and then as it comes in a turn."""
+    """Sort calls by agent, then in the order of a turn."""
     agent, _, rest = call.partition(", ")
     return [*FOUND, "editor"].index(agent), {"model, 1st call": "1", "model, 2nd call": "3"}.get(rest, "2")
 

@@ -1,7 +1,7 @@
-"""Three readers work side by side, and one summary gets everything they found, in a fixed order.
+"""Three readers work in parallel, and one summary gets all results, in a fixed order.
 
-They take three, one and two supersteps. What the fast ones have sent waits in the checkpoints: the run is interrupted
-while it does, and nothing is lost.
+They take three, one and two supersteps. The results of the fast ones wait in the checkpoints: the run is interrupted
+meanwhile, and nothing is lost.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class Reader(Executor):
 
     @handler
     async def read(self, reading: Reading, ctx: WorkflowContext[Reading | str]) -> None:
-        # An edge carries what its target can handle: a Reading comes back to this reader, a text goes to the summary.
+        # An edge carries what its target handles: a Reading comes back to this reader, a text goes to the summary.
         if reading.page < self._pages:
             await ctx.send_message(Reading(reading.subject, reading.page + 1))
         else:

@@ -1,4 +1,4 @@
-"""What if? A finished run is forked at an earlier checkpoint, with a change; the run itself is not touched."""
+"""Fork a finished run at an earlier checkpoint, with a change. The run itself does not change."""
 
 import asyncio
 
@@ -33,7 +33,7 @@ async def main() -> None:
     run = build_workflow(InMemoryCheckpointStorage()).start(200.0)
     print("the run:              ", *(await run.result()).get_outputs())
 
-    # After the first superstep the discount is known and not yet used: the place to ask what if.
+    # After the first superstep the discount is known and not used yet.
     history = await run.checkpoints()
     quoted = next(checkpoint for checkpoint in history if checkpoint.iteration_count == 1)
 
@@ -43,7 +43,7 @@ async def main() -> None:
     larger = await run.fork(quoted.checkpoint_id, edit=Edit(messages={"reduce": [1000.0]}))
     print("of another amount:    ", *(await larger.result()).get_outputs())
 
-    # An edit is typed: a discount that was a number does not become a text by mistake.
+    # An edit is typed: a number can't become a text by mistake.
     try:
         await run.fork(quoted.checkpoint_id, edit=Edit(state={"discount": "half"}))
     except TypeError as error:

@@ -1,8 +1,8 @@
-"""A process asks and ends; another one, whenever it comes, answers. In between there is only a SQLite file.
+"""One process asks and ends; another one answers later. Between them there is only a SQLite file.
 
-python examples/human_in_the_loop.py                            both processes, one after the other
-python examples/human_in_the_loop.py ask runs.db                the first
-python examples/human_in_the_loop.py answer runs.db yes         the second
+    python examples/human_in_the_loop.py                            both processes, one after the other
+    python examples/human_in_the_loop.py ask runs.db                the first
+    python examples/human_in_the_loop.py answer runs.db yes         the second
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Cashier(Executor):
     @handler
     async def take(self, expense: Expense, ctx: WorkflowContext[None, str]) -> None:
         if expense.euros > 50:
-            # Nothing waits here: the handler ends, and the question is part of the next checkpoint.
+            # Nothing waits here: the handler returns, and the request is part of the next checkpoint.
             await ctx.request_info(expense, Decision)
         else:
             await ctx.yield_output(f"paid {expense.euros} euros for {expense.what}")
@@ -55,7 +55,7 @@ def build_workflow(path: str) -> Workflow:
 
 
 async def ask(path: str) -> None:
-    # An id of our own choosing: with it, anybody can go on with the run.
+    # With an id of our own, any process can continue the run.
     result = await build_workflow(path).run(Expense("a lamp", 120), run_id="expense-1")
     print(f"  the run is {result.get_final_state().value}; this process ends now", flush=True)
 

@@ -1,6 +1,6 @@
-"""A person is asked about a mail, goes home, and answers on the next day, in another process.
+"""Ask a person about a mail; the answer comes the next day, in another process.
 
-Shows: approval of what a node has put out, requests in the store, an answer from elsewhere, a correction, a denial.
+Shows: approval of a node's output, requests in the store, an answer from another process, a correction, a denial.
 """
 
 import asyncio

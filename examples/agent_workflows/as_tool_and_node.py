@@ -1,6 +1,6 @@
-"""A whole agent workflow as a tool of an agent, which needs permission to call it; and as a node of a graph.
+"""An agent workflow as a tool that needs approval, and as a node of a graph.
 
-Shows: `as_tool`, its permission, `as_executor` in a `WorkflowBuilder` graph, `as_agent`.
+Shows: `as_tool` with approval, `as_executor` in a `WorkflowBuilder` graph, `as_agent`.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Keep the messages of agents in one thread, in one thread per agent, or in forks of the request.
 
-Shows: conversation policies, the session store, and that it is apart from checkpoints.
+Shows: conversation policies, and a session store that is separate from checkpoints.
 """
 
 import asyncio

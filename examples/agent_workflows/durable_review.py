@@ -1,6 +1,6 @@
-"""A draft and its review, kept in a directory of JSON files. The process is killed in the middle, and another goes on.
+"""Draft and review a text, stored as JSON files. The process is killed half-way, and another one continues.
 
-Shows: checkpointing, the workflow store, `resume` by execution id and of the latest, in a new process.
+Shows: checkpointing, the workflow store, `resume` by execution id and of the latest execution, in a new process.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ def build_workflow(root_directory: str, *, dies: bool) -> AgentWorkflow:
     def review(messages: Sequence[Message], _: Mapping[str, Any]) -> str:
         print("  the model of 'review' is asked", flush=True)
         if dies:
-            os._exit(9)  # As kill -9 would do it.
+            os._exit(9)  # Like kill -9.
         return f"I have read {messages[-1].text!r}: print it."
 
     scripts: dict[str, Script] = {"draft": draft, "review": review}
@@ -50,7 +50,7 @@ async def first_life(directory: str) -> None:
 
 async def second_life(directory: str) -> None:
     workflow = build_workflow(directory, dies=False)
-    result = await workflow.resume()  # The latest one. workflow.resume("review-1") would be the same here.
+    result = await workflow.resume()  # The latest execution. workflow.resume("review-1") does the same here.
     print(f"  {result.execution_id}: {result.final_answer}")
     again = await workflow.resume("review-1")
     print(f"  told again, and nobody was asked: {again.final_answer}")

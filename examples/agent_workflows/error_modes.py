@@ -1,4 +1,4 @@
-"""A model that is down, and what becomes of the workflow: in each of the four modes.
+"""A model fails. Each of the four error modes handles it in its own way.
 
 Shows: retry, `stop` with a resume, `skip_dependents`, `isolate`, a fallback.
 """

@@ -1,6 +1,6 @@
-"""A workflow as JSON: written by hand, built, drawn, and found again in its store.
+"""A workflow as JSON: write it by hand, build it, draw it, and load it from its store.
 
-Shows: `from_json`, agents as data, `to_mermaid`, what can't be written down, `AgentWorkflow.load`.
+Shows: `from_json`, agents as data, `to_mermaid`, definitions that JSON can't express, `AgentWorkflow.load`.
 """
 
 import asyncio

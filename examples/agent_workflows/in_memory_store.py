@@ -1,6 +1,6 @@
-"""A workflow with its store in memory, for tests and short-lived runs, and without a store.
+"""A workflow with its store in memory, for tests and short runs, and without a store.
 
-Shows: an in-memory workflow store, what is kept in it, and what `resume` says where nothing is.
+Shows: the in-memory workflow store, its content, and the error of `resume` without a store.
 """
 
 import asyncio

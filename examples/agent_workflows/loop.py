@@ -1,6 +1,6 @@
 """A writer and a critic repeat until the critic is content, within a limit.
 
-Shows: an edge that goes back, reading the output of a later node, the limit of a loop, and what happens at it.
+Shows: an edge that goes back, reading the output of a later node, the limit of a loop, and what happens at the limit.
 """
 
 import asyncio

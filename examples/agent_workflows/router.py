@@ -1,6 +1,6 @@
-"""A router chooses who answers, and an edge with a condition sends hard cases to a person's desk.
+"""A router chooses who answers, and a condition on an edge sends hard cases to a person.
 
-Shows: a router agent with handoffs and a default, a structured output, conditions, what is skipped and why.
+Shows: a router agent with handoffs and a default, structured output, conditions, skipped nodes and the reasons.
 """
 
 import asyncio

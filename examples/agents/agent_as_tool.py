@@ -1,7 +1,7 @@
 """An agent that has another agent as a tool.
 
-Shows: `as_tool`; what the inner agent asks and calls is recorded too. The first life fails after the inner agent has
-answered; the second one goes on behind it.
+Shows: `as_tool`; model and tool calls of the inner agent are recorded too. The first attempt fails after the inner
+agent has answered; the second one continues from there.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Two agents as nodes of a workflow: one writes, the other reviews what was written.
+"""Two agents as nodes of a workflow: one writes, the other reviews.
 
-Shows: an agent is a node as it is; the next one gets the conversation so far; a turn's output is an AgentResponse.
-With `OpenAIChatClient()` in the place of the scripted model this is a program for real.
+Shows: an agent is a node; the next one gets the conversation so far; the output of a turn is an AgentResponse. Replace
+the scripted model by `OpenAIChatClient()` to use a real one.
 """
 
 import asyncio

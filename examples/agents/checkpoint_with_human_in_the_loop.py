@@ -1,7 +1,7 @@
-"""An agent writes, a person reviews, and between any two of these steps nothing is left but a file.
+"""An agent writes, a person reviews, and between the two the process ends.
 
-Shows: drafts and open reviews are part of the checkpoint; a workflow built anew goes on, and asks the model only for
-what is new.
+Shows: drafts and open reviews are part of the checkpoint; a new process continues, and calls the model only for new
+work.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class Review:
 
 
 class Brief(Executor):
-    """Makes a task for the writer of what somebody wants."""
+    """Turn a wish into a task for the writer."""
 
     @handler
     async def prepare(self, wish: str, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
@@ -42,7 +42,7 @@ class Brief(Executor):
 
 
 class Gateway(Executor):
-    """Asks a person about each draft."""
+    """Ask a person about each draft."""
 
     @handler
     async def ask(self, written: AgentExecutorResponse, ctx: WorkflowContext) -> None:
@@ -53,7 +53,7 @@ class Gateway(Executor):
         if feedback == "approve":
             await ctx.yield_output(f"published: {review.draft}")
         else:
-            # The writer has its own history: it knows what it wrote.
+            # The writer has its own history, so it knows its draft.
             await ctx.send_message(AgentExecutorRequest([Message("user", [f"Please change: {feedback}"])]))
 
 
@@ -70,7 +70,7 @@ def build_workflow(client: ScriptedChatClient, storage: FileCheckpointStorage) -
 
 
 async def life(directory: Path, feedback: str | None) -> None:
-    """One life of the program: it builds everything anew, does what it can, and ends."""
+    """Run the program once, as a new process would: build everything, go as far as possible, and end."""
     client = ScriptedChatClient(DRAFTS)
     storage = FileCheckpointStorage(directory)
     workflow = build_workflow(client, storage)

@@ -1,7 +1,7 @@
-"""Executors that call agents themselves, as often as they like, and decide what goes on.
+"""Executors that call agents themselves, as often as they need.
 
-Shows: any `agent.run` inside of a handler is recorded. The second life fails no more, and the model is asked nothing
-that it has answered in the first.
+Shows: `agent.run` inside a handler is recorded. The first attempt fails; the second one calls no model again that has
+answered.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Writer(Executor):
 
 
 class Committee(Executor):
-    """Two agents in one handler. The line to the store of records breaks between them, in the first life."""
+    """Two agents in one handler. In the first attempt a connection fails between them."""
 
     def __init__(self, client: ScriptedChatClient, *, is_line_good: bool) -> None:
         super().__init__("committee")

@@ -1,6 +1,6 @@
-"""A tool that only the other side can do: the model calls it, the workflow asks, and whoever answers gives the result.
+"""A tool that only the caller can execute: the model calls it, the workflow asks, and the answer is the result.
 
-Shows: a tool without a function is a request of the workflow; its result is a content, or plain data through the store.
+Shows: a tool without a function is a request of the workflow; the answer is a content, or plain data through the store.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Three agents side by side, and one that puts together what they say.
+"""Three agents in parallel, and one that combines their answers.
 
-Shows: fan-out and fan-in with agents; the answers come in the order of the edges, whoever was first.
+Shows: fan-out and fan-in with agents; the answers come in the order of the edges, not of completion.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What tools need and no model should see: who the user is, a connection, a token. It is given to the run.
+"""Give tools values that no model should see: the user, a connection, a token.
 
 Shows: `function_invocation_kwargs` reach tools as `**kwargs` or through their context, for all agents or for one.
 """
@@ -12,13 +12,13 @@ from perdure.testing import ScriptedChatClient, ToolCall
 
 @tool
 def find_orders(year: int, **kwargs: Any) -> str:
-    """The orders of the customer."""
+    """List the orders of the customer."""
     return f"{kwargs['customer']} has ordered 3 lamps in {year}"
 
 
 @tool
 def points(ctx: FunctionInvocationContext) -> str:
-    """The points that the customer has collected."""
+    """Return the points that the customer has collected."""
     return f"{ctx.kwargs['customer']} has {ctx.kwargs.get('points', 'no')} points"
 
 

@@ -1,6 +1,6 @@
-"""Three kinds of middleware: around an agent's turn, around each call of a model, around each call of a tool.
+"""Three kinds of middleware: around an agent's turn, around each model call, around each tool call.
 
-Shows: where each stands, and that one may answer itself: the call behind it is not made.
+Shows: the order of the three, and a middleware that answers itself instead of making the call.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Two agents with one session: each knows what the other has said, without being told.
+"""Two agents with one session: each knows the messages of the other.
 
-Shows: a session that is given to several executors is one, in a workflow built anew as well.
+Shows: executors that get the same session share it, also in a workflow that is built again.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ def known(messages: Sequence[Message], _: Any) -> str:
 
 @executor(id="quiet")
 async def quiet(_: AgentExecutorResponse, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-    # Nothing is passed on: what the second agent knows, it knows from the session.
+    # Nothing is passed on: the second agent knows the conversation from the session.
     await ctx.send_message(AgentExecutorRequest([Message("user", ["Your turn."])]))
 
 
@@ -57,7 +57,7 @@ async def main() -> None:
     with TemporaryDirectory() as directory:
         storage = SqliteCheckpointStorage(Path(directory, "runs.db"))
         tell(await build_workflow(storage).run("Hello.", run_id="talk-1"))
-        # The next turn: a message for the run, and a workflow that knows nothing but its id.
+        # The next turn: a message for the run, and a new workflow object that gets only the run id.
         await storage.send("talk-1", "And now?")
         tell(await build_workflow(storage).run(run_id="talk-1"))
 

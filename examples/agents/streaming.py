@@ -1,6 +1,6 @@
-"""An agent in a workflow, as it speaks. A turn that is told again is told as a whole, and the model is not asked.
+"""Stream an agent in a workflow. When a turn is emitted again, it comes in one piece, and the model is not called.
 
-Shows: updates are live and are not kept; what is kept is the AgentResponse.
+Shows: updates are live and not stored; the AgentResponse is stored.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ async def listen(path: Path) -> None:
     poet = Agent(client, "You write one line.", name="poet")
     workflow = WorkflowBuilder(name="poem", start_executor=poet).build()
     storage = SqliteCheckpointStorage(path)
-    # The id makes it one run: the second time it is found, and tells what it has said.
+    # The id makes it one run: the second call finds it and emits its output again.
     async for event in workflow.run("The moon, please.", run_id="poem-1", checkpoint_storage=storage, stream=True):
         if event.type == "output" and isinstance(event.data, AgentResponseUpdate) and event.data.text:
             print(f"  {event.data.text!r}")

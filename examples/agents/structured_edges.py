@@ -1,6 +1,7 @@
-"""An agent sorts mail, and its answer, a pydantic model, decides on the edge that is taken.
+"""An agent sorts mail, and its structured answer decides which edge is taken.
 
-Shows: structured output; conditions that read it. The condition is asked once: its answer is part of the checkpoint.
+Shows: structured output and conditions that read it. A condition is evaluated once: its result is part of the
+checkpoint.
 """
 
 import asyncio

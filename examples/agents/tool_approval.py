@@ -1,7 +1,7 @@
-"""An agent that may look at mail by itself, but not send any: each mail is approved by a person first.
+"""An agent may read mail, but a person approves each mail that it sends.
 
-Shows: a call that needs approval is a request of the workflow, with just the call that will be made; a refusal is told
-to the model; both survive the end of the process, since here each answer is given by a workflow built anew.
+Shows: a call that needs approval is a request of the workflow, with exactly the call that will be made; a refusal goes
+to the model; both survive the end of the process, since here each answer goes to a workflow that is built again.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ SCRIPT = [
 
 @tool
 def read_mail() -> list[str]:
-    """The mail that has come."""
+    """Return the mail that has arrived."""
     print("  reading the mail")
     return ["ada: shall we meet?", "eve: send me money"]
 
@@ -48,7 +48,7 @@ async def main() -> None:
             is_approved = call.parse_arguments()["to"] == "ada"
             print(f"may {call.name} be called with {call.parse_arguments()}? {'yes' if is_approved else 'no'}")
             answers[request.request_id] = request.data.to_function_approval_response(is_approved)
-        # Whoever answers may be another process: the requests are in the file.
+        # Another process could answer: the requests are in the file.
         result = await build_workflow(path).run(run_id="mail-1", responses=answers)
         print(result.get_outputs()[-1].text)
 

@@ -1,6 +1,6 @@
-"""A workflow as an agent, with checkpoints: it fails in the middle of a turn, and goes on from the last of them.
+"""A workflow as an agent, with checkpoints: it fails in the middle of a turn, and continues from the last checkpoint.
 
-Shows: `checkpoint_storage` and `checkpoint_id` of `run`; the answer that was there is not asked for again.
+Shows: `checkpoint_storage` and `checkpoint_id` of `run`; a recorded response is not asked for again.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A workflow as an agent that asks back: its question is a function call, the answer is the function's result.
+"""A workflow as an agent that asks: its request is a function call, and the answer is the function's result.
 
 Shows: `request_info` as a function call; a person in the loop together with a session.
 """
@@ -30,7 +30,7 @@ class Offer:
 
 
 class Manager(Executor):
-    """Lets nothing go out that a person has not seen."""
+    """Let a person see everything before it goes out."""
 
     @handler
     async def check(self, offer: AgentExecutorResponse, ctx: WorkflowContext) -> None:

@@ -1,6 +1,6 @@
-"""A workflow that looks like an agent, and a session of two messages, the second one in another life of the program.
+"""A workflow as an agent, and a session of two messages, the second one in another process.
 
-Shows: a session is plain data that can be saved; the workflow receives the conversation, and goes on with it.
+Shows: a session is plain data that can be saved; the workflow continues the conversation.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A functional workflow as an agent, streamed: what it asks comes as a request for an approval.
+"""A functional workflow as an agent, streamed. Its request is an approval request.
 
 Shows: `as_agent`, live events of steps, `pending_requests`, answering with `responses`.
 """

@@ -1,6 +1,6 @@
-"""A function that asks a person in the middle. Whoever has the store can answer, days later, from anywhere.
+"""A function asks a person. Anybody with the store can answer, days later, from anywhere.
 
-Shows: `RunContext.request_info`, a step that asks, an agent inside of the function, `storage.respond`.
+Shows: `RunContext.request_info`, a step that asks, an agent inside the function, `storage.respond`.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ writer = Agent(client, "Write one sentence.", name="writer")
 
 @step
 async def review(text: str, ctx: RunContext) -> str:
-    """Ask until the answer is there. A step that asks is begun again with it."""
+    """Ask until the answer is there. A step that asks runs again with the answer."""
     answer: str = await ctx.request_info({"review": text}, str)
     print(f"  a verdict on {text!r}: {answer}")
     return answer
@@ -31,7 +31,7 @@ async def article(topic: str) -> str:
 
 
 async def work(directory: Path) -> None:
-    """Go on with the run as far as it gets. Each call could be another process on another day."""
+    """Continue the run as far as possible. Each call could be another process on another day."""
     storage = FileCheckpointStorage(directory)
     result = await article.copy().run("owls", run_id="article-1", checkpoint_storage=storage)
     print(f"  the run is {result.get_final_state().value}, the model was asked {len(client.calls)} times")
@@ -40,7 +40,7 @@ async def work(directory: Path) -> None:
 
 
 async def answer(directory: Path, verdict: str) -> None:
-    """Nothing of the program is needed for that but the store."""
+    """Answer with the store alone, without the program."""
     storage = FileCheckpointStorage(directory)
     for request in await storage.requests("article-1"):
         print(f"  {request.data} -> {verdict}")

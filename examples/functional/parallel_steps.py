@@ -1,6 +1,6 @@
-"""Steps side by side, and a process that dies in the middle: the next one does only what is left.
+"""Steps in parallel, and a process that dies half-way: the next one does only what is left.
 
-Shows: `@workflow`, `@step`, `asyncio.gather`; steps that were done return what was recorded.
+Shows: `@workflow`, `@step`, `asyncio.gather`; finished steps return their recorded results.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ async def research(sources: list[str]) -> str:
 
 
 async def live(path: Path) -> None:
-    """One life of the run. The first one dies, and everybody who starts it again goes on with it."""
+    """Run or continue the workflow in one process. The first one dies; every later one continues."""
     storage = SqliteCheckpointStorage(path)
     result = await research.run(["the library", "a friend"], run_id="owls", checkpoint_storage=storage)
     print(f"  {result.get_outputs()[0]}")

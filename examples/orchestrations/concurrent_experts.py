@@ -1,6 +1,6 @@
-"""Three experts at once: first with the aggregator that is there, then with one that asks a fourth agent.
+"""Three experts in parallel: first with the default aggregator, then with one that calls a fourth agent.
 
-Shows: ConcurrentBuilder; an aggregator that is a function, with a type of the program's own as the output.
+Shows: ConcurrentBuilder; an aggregator that is a function, with an output of the program's own type.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ CLIENT = ScriptedChatClient(SCRIPTS)
 
 @dataclass
 class Decision:
-    """What the board has decided, and after how many opinions."""
+    """The decision of the board, and the number of opinions."""
 
     opinions: int
     text: str
@@ -32,7 +32,7 @@ def experts() -> list[Agent]:
 
 
 async def decide(results: list[AgentExecutorResponse]) -> Decision:
-    """The chair is asked inside of the workflow: after a crash its answer is there, and it is not asked again."""
+    """Let the chair decide. The call is recorded: after a crash it is not made again."""
     chair = Agent(CLIENT, "You decide.", name="chair")
     heard = " ".join(result.agent_response.text for result in results)
     return Decision(len(results), (await chair.run(heard)).text)

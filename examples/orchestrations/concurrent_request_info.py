@@ -1,6 +1,6 @@
-"""Two experts at once, and a person who looks at both answers before they are put together; one pays with a tool.
+"""Two experts in parallel, and a person who reviews both answers before they are combined. One pays with a tool.
 
-Shows: several requests at once, answered one after the other; the approval of a tool inside; a restart between answers.
+Shows: several open requests, answered one after the other; approval of a tool call; a restart between answers.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ def build_workflow(path: Path) -> Workflow:
 
 
 def answer(request: WorkflowEvent[Any]) -> Any:
-    """Yes to reports; who only thinks something is asked again."""
+    """Approve reports. Ask an expert again who only thinks something."""
     if not isinstance(request.data, AgentExecutorResponse):
         print(f"{request.source_executor_id} wants to call {request.data.function_call.name}: yes")
         return True
@@ -52,7 +52,7 @@ async def main() -> None:
         while waiting:
             request = min(waiting.values(), key=lambda each: each.source_executor_id or "")
             del waiting[request.request_id]
-            # Only one of them is answered; the others wait, in the file, for whoever comes next.
+            # Only one request is answered. The others wait in the file.
             result = await build_workflow(path).run(run_id="lamps", responses={request.request_id: answer(request)})
             waiting |= {request.request_id: request for request in result.get_request_info_events()}
         print(*(message.text for output in result.get_outputs() for message in output.messages))

@@ -1,7 +1,7 @@
-"""An agent leads the chat: it says who speaks next, and has the last word. The first life fails in the middle.
+"""An agent leads the chat: it chooses the next speaker, and concludes. The first attempt fails half-way.
 
-Shows: an agent as orchestrator; an answer that names nobody, which is told to its model; a run that goes on in a second
-life, which asks no model again that has answered.
+Shows: an agent as orchestrator; a response that names nobody, which is reported to its model; a second attempt that
+calls no model again that has answered.
 """
 
 import asyncio

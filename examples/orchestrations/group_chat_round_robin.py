@@ -1,6 +1,6 @@
-"""A writer and a reviewer in turn, until the reviewer is content.
+"""A writer and a reviewer take turns until the reviewer is content.
 
-Shows: a group chat in which everybody speaks in turn; conditions that combine; the answers as they are said.
+Shows: a group chat with a fixed order; combined termination conditions; the responses as a stream.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""A person takes part in a chat, as an executor that asks the outside. Each life is a new workflow.
+"""A person takes part in a chat, as an executor that opens requests. Each answer goes to a new workflow object.
 
-Shows: a participant of your own; a selection function; a chat that waits for somebody in its checkpoint.
+Shows: a participant of your own; a selection function; a chat that waits for a person in its checkpoint.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from perdure.testing import ScriptedChatClient
 
 
 class Person(Executor):
-    """Is told what the others say, and asks the outside when it is its turn."""
+    """Receive the messages of the others, and open a request when it is this participant's turn."""
 
     @handler
     async def hear(self, said: GroupChatParticipantMessage, ctx: WorkflowContext) -> None:

@@ -1,7 +1,7 @@
-"""A help desk: triage hears the customer and hands over to who knows more. A refund needs the yes of a person.
+"""A help desk: triage listens to the customer and hands over to a specialist. A person approves refunds.
 
-Shows: tools to hand over, allowed handoffs, questions to the customer, the approval of a call inside of a handoff, and
-that each answer may be given by another process: here each is given to a workflow that is built anew.
+Shows: handoff tools, allowed handoffs, requests to the customer, approval of a tool call after a handoff. Each answer
+goes to a workflow that is built again, as another process would do.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ def show(result: WorkflowRunResult) -> None:
 
 
 def answers_to(result: WorkflowRunResult, said: list[str]) -> dict[str, Any]:
-    """What the customer says, and whether a call may be made."""
+    """Return the next words of the customer for a question, and an approval for a call."""
     answers: dict[str, Any] = {}
     for request in result.get_request_info_events():
         if isinstance(request.data, HandoffAgentUserRequest):

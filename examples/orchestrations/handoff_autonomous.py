@@ -1,8 +1,8 @@
-"""Agents that work without a user: each goes on by itself until it hands over, or its turns are used up.
+"""Agents that work without a user: each continues by itself until it hands over, or its turns are used up.
 
-Shows: autonomous mode with prompts and limits, a stream of what the agents say, and that a process that dies in the
-middle asks no model again for what it has said: here the line of the writer breaks, and a workflow built anew goes on.
-It tells first what was committed before, each answer in one piece.
+Shows: autonomous mode with prompts and limits, a stream of the responses, and a resume that calls no model again: here
+the writer's connection fails, and a workflow that is built again continues. It first emits the committed responses,
+each in one piece.
 """
 
 import asyncio

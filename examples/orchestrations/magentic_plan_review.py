@@ -1,9 +1,9 @@
-"""A team with a manager: its plan waits for a person, and another process goes on with the answer.
+"""A team with a manager: its plan waits for a person, and another process continues with the answer.
 
-python magentic_plan_review.py                                          both, on files and on SQLite
-python magentic_plan_review.py plan file checkpoints                    the first process
-python magentic_plan_review.py approve file checkpoints                 another
-python magentic_plan_review.py revise file checkpoints "Be brief"       or this one
+    python magentic_plan_review.py                                          both, on files and on SQLite
+    python magentic_plan_review.py plan file checkpoints                    the first process
+    python magentic_plan_review.py approve file checkpoints                 another
+    python magentic_plan_review.py revise file checkpoints "Be brief"       or this one
 """
 
 import asyncio
@@ -29,7 +29,7 @@ TASK = "Draft a brief on the beta launch."
 
 
 def manage(messages: Sequence[Message], options: Mapping[str, Any]) -> Any:
-    """Stands in for the manager's model: it sees from the question what is wanted of it."""
+    """Stand in for the manager's model: the question tells what is needed."""
     del options
     question = messages[-1].text
     print("    the manager is asked", flush=True)
@@ -91,7 +91,7 @@ def open_store(kind: str, place: str) -> CheckpointStorage:
 
 
 async def plan(kind: str, place: str) -> None:
-    """Run until the plan is to be reviewed, and end."""
+    """Run until the plan needs a review, and end."""
     workflow = build_workflow(open_store(kind, place))
     async for ev in workflow.run(TASK, stream=True):
         if ev.type == "request_info" and isinstance(ev.data, MagenticPlanReviewRequest):
@@ -101,7 +101,7 @@ async def plan(kind: str, place: str) -> None:
 
 
 async def answer(kind: str, place: str, wish: str | None) -> None:
-    """Go on from the newest checkpoint: with the approval, or with a wish and then the approval of the new plan."""
+    """Continue from the newest checkpoint: approve the plan, or ask for a change and approve the new plan."""
     storage = open_store(kind, place)
     workflow = build_workflow(storage)
     checkpoint = await storage.get_latest(workflow_name=workflow.name)

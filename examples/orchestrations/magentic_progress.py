@@ -1,6 +1,6 @@
-"""A team that gets stuck, forgets, and finds another way; whoever reads the stream sees each turn of it.
+"""A team that gets stuck, resets, and finds another way. The stream shows each turn.
 
-Shows: progress ledgers, a reset with a new plan, and what a model that answers nonsense is told.
+Shows: progress ledgers, a reset with a new plan, and a model that answers nonsense and is asked again.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ def ledger(speaker: str, instruction: str, *, is_done: bool = False, gets_on: bo
 
 
 LEDGERS = [
-    "Let Ada dig!",  # this is no ledger: the model is told so, and asked again
+    "Let Ada dig!",  # not a ledger: the model gets an error and is asked again
     ledger("ada", "Ada, dig here."),
     ledger("ada", "Ada, dig deeper.", gets_on=False),
     ledger("bob", "Bob, ask at the harbour."),
@@ -37,7 +37,7 @@ LEDGERS = [
 
 
 class Manager:
-    """Stands in for the model of the manager."""
+    """Stand in for the manager's model."""
 
     def __init__(self) -> None:
         self._ledgers = iter(LEDGERS)

@@ -1,6 +1,6 @@
-"""A writer, a critic of your own that is no agent, and an editor: each hears what was said before it.
+"""A writer, a critic that is an executor and not an agent, and an editor: each gets the conversation so far.
 
-Shows: agents and an executor in one sequence; the outputs of the others as intermediate ones; an early end.
+Shows: agents and an executor in one sequence; the outputs of the others as intermediate outputs; an early end.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ WORDS_MAX = 7
 
 
 class Critic(Executor):
-    """Counts the words. Of an agent it gets an AgentExecutorResponse, and to the next one it sends one."""
+    """Count the words. It gets an AgentExecutorResponse from an agent, and sends one to the next."""
 
     @handler
     async def judge(

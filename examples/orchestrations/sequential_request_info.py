@@ -1,6 +1,6 @@
-"""A person between two agents: tells the first to try again, then lets its answer pass. Each answer in a new process.
+"""A person between two agents rejects the first answer and accepts the second, each time in a new process.
 
-Shows: with_request_info; the request has the whole conversation; what the person says is heard by the next agent too.
+Shows: with_request_info; the request has the whole conversation; the next agent also gets the person's words.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ async def main() -> None:
             (request,) = result.get_request_info_events()
             print(f"{request.source_executor_id}: {request.data.agent_response.text}")
             print(f"  the person: {' '.join(message.text for message in answer.messages) or 'good'}")
-            # A workflow that was built anew, as another process would build it.
+            # Build the workflow again, as another process would.
             result = await build_workflow(path).run(run_id="lamp", responses={request.request_id: answer})
         print(*(output.text for output in result.get_outputs()))
 

@@ -1,1 +1,1 @@
-"""A service for expense claims: runs of a workflow behind HTTP, which outlive the process that serves them."""
+"""A service for expense claims: workflow runs behind HTTP that survive the process that serves them."""

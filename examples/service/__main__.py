@@ -1,6 +1,6 @@
-"""Serves until SIGTERM or SIGINT.
+"""Serve until SIGTERM or SIGINT.
 
-python -m examples.service --storage sqlite:///claims.db --port 8000
+    python -m examples.service --storage sqlite:///claims.db --port 8000
 """
 
 import argparse
@@ -13,7 +13,7 @@ from .app import make_app
 
 
 class Server(uvicorn.Server):
-    """Tells the followers that it is going, who would otherwise keep it from going."""
+    """Close the event streams on shutdown. Otherwise open streams would delay it."""
 
     def __init__(self, app: Starlette, *, host: str, port: int) -> None:
         super().__init__(uvicorn.Config(app, host=host, port=port))

@@ -1,4 +1,4 @@
-"""The service: a host behind HTTP. It keeps nothing of a run in memory; all of it is in the store."""
+"""The service: a host behind HTTP. It keeps nothing of a run in memory; the store has everything."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -39,7 +39,7 @@ class Service:
         self.closing = asyncio.Event()
 
     async def start(self, request: Request) -> Response:
-        """The same run_id and input again is the same run, so a client may repeat itself until it has an answer."""
+        """Start a run. The same run_id and input again return the same run, so a client may repeat the call."""
         body = fields_of(await body_of(request), "the body", "input", "run_id")
         given = fields_of(body.get("input"), "'input'", "employee", "text")
         claim = Claim(text_of(given, "employee"), text_of(given, "text"))
@@ -74,7 +74,7 @@ class Service:
         try:
             await self._host.respond(run_id, {request_id: answer}, by=by, approves=approves)
         except AlreadyAnsweredError as error:
-            # A client that missed our reply says the same again.
+            # A client that missed our reply repeats its answer.
             if error.by != by or not is_short_for(error.what, answer):
                 raise
         return reply({"run_id": run_id, "request_id": request_id, "answered_by": by}, HTTPStatus.ACCEPTED)
@@ -86,7 +86,7 @@ class Service:
         return reply({"run_id": run.run_id}, HTTPStatus.ACCEPTED)
 
     async def recover(self, request: Request) -> Response:
-        """A run that has failed goes on where it failed, once the cause is mended."""
+        """Continue a failed run where it failed, after the cause is fixed."""
         fields_of(await body_of(request), "the body")
         run_id = run_id_of(request)
         return reply({"recovered": await self._host.recover(run_id)}, HTTPStatus.ACCEPTED)
@@ -104,7 +104,7 @@ def make_app(storage: str, bank: str) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
-        # Runs that a process before us has left go on now; when we leave, ours stop where others can go on with them.
+        # Continue runs that an earlier process has left. On shutdown ours stop where another process can continue them.
         async with host:
             yield
 

@@ -1,4 +1,4 @@
-"""The workflow: a claim is read, checked from two sides, decided by a person if anything is odd, and paid once."""
+"""The workflow: read a claim, check it in two ways, let a person decide odd cases, and pay once."""
 
 import asyncio
 import re
@@ -24,7 +24,7 @@ TIME_TO_DECIDE = timedelta(days=14)
 
 @dataclass(frozen=True)
 class Claim:
-    """What comes in."""
+    """The input."""
 
     employee: str
     text: str
@@ -32,7 +32,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Expense:
-    """What was read in it."""
+    """The data that was read from a claim."""
 
     employee: str
     what: str
@@ -47,7 +47,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Question:
-    """What a person is asked."""
+    """The question to a person."""
 
     expense: Expense
     objections: list[str]
@@ -55,7 +55,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Decision:
-    """What the person says."""
+    """The person's answer."""
 
     approved: bool
     remark: str = ""
@@ -63,7 +63,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Settled:
-    """What comes out."""
+    """The output."""
 
     outcome: Literal["paid", "refused"]
     employee: str
@@ -72,7 +72,7 @@ class Settled:
 
 
 class Bank:
-    """Stands for a payment provider. It pays once for each key, however often it is asked to."""
+    """A payment provider. It pays once for each key, however often it is asked."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -84,7 +84,7 @@ class Bank:
         return f"payment {key[:8]}"
 
 
-# These three stand for a model and two other systems, which take their time.
+# These three stand for a model and two other systems that take some time.
 
 
 async def extract(claim: Claim) -> Expense | None:
@@ -136,7 +136,7 @@ class Desk(Executor):
         if not objections:
             await ctx.send_message(expense)
             return
-        # Nothing waits here: the handler ends, the run rests in the store, and may rest there for two weeks.
+        # Nothing waits here: the handler returns, and the run may stay in the store for two weeks.
         await ctx.request_info(
             Question(expense, objections),
             Decision,
@@ -166,12 +166,12 @@ class Cashier(Executor):
         await ctx.yield_output(Settled("paid", expense.employee, expense.cents, receipt))
 
     def _pay(self, expense: Expense) -> str:
-        # The key is the same in every life of the run: killed between payment and record, it still pays once.
+        # The key is the same in every attempt: if the process is killed between payment and record, it still pays once.
         return self._bank.pay(expense.employee, expense.cents, key=step_key())
 
 
 def build_workflow(bank: Bank) -> Workflow:
-    """New executors for each run, so that runs share nothing."""
+    """Make new executors for each run, so that runs share nothing."""
     reader, desk, cashier = Reader("reader"), Desk("desk"), Cashier(bank)
     checks = [Policy("policy"), Auditor("auditor")]
     builder = WorkflowBuilder(name=NAME, start_executor=reader)

@@ -1,4 +1,4 @@
-"""The events of a run as Server-Sent Events: replayed from a number on, then followed until the run has ended."""
+"""The events of a run as Server-Sent Events: replayed from a number, then followed until the run has ended."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -10,11 +10,11 @@ from perdure import HostedRun, RunError, WorkflowEvent
 from .wire import as_json, what_happened
 
 QUIET_SECONDS = 5.0
-"""After so long without an event a comment is sent, which keeps proxies content."""
+"""After this time without an event a comment is sent, so that proxies keep the connection."""
 
 
 async def told(run: HostedRun, from_seq: int, closing: asyncio.Event) -> AsyncGenerator[str]:
-    """What a follower is sent. The last message is of type `end`; without it, it is worth to connect again."""
+    """Yield the messages for a follower. The last one has the type `end`; without it, the client should connect again."""
     async with aclosing(_paced(run.events(from_seq=from_seq, until_end=True), closing)) as events:
         try:
             async for event in events:
@@ -26,7 +26,7 @@ async def told(run: HostedRun, from_seq: int, closing: asyncio.Event) -> AsyncGe
                 info = await run.info()
                 yield f"event: end\ndata: {as_json({'status': info.status, 'error': info.error})}\n\n"
         except RunError as error:
-            # It was deleted meanwhile, or its first events are not kept any more.
+            # The run was deleted, or its first events were removed.
             yield f"event: end\ndata: {as_json({'status': None, 'error': what_happened(error)})}\n\n"
 
 
@@ -45,7 +45,7 @@ def _shown(event: WorkflowEvent[Any]) -> dict[str, Any]:
 async def _paced(
     events: AsyncGenerator[WorkflowEvent[Any]], closing: asyncio.Event
 ) -> AsyncGenerator[WorkflowEvent[Any] | None]:
-    """The events, until the service closes; None at first, and whenever nothing has come for a while."""
+    """Yield events until the service closes; None at first, and whenever nothing has come for a while."""
     yield None
     closes = asyncio.ensure_future(closing.wait())
     coming = asyncio.ensure_future(anext(events, None))

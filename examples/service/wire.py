@@ -1,4 +1,4 @@
-"""What goes over the wire: bodies that are read with care, values as JSON, and refusals that say what to do."""
+"""The HTTP side: strict request bodies, values as JSON, and errors that say what to do."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ _RUN_ID_RULE = (
     "a run_id has at most 100 letters, digits, dots, dashes and underscores, and begins with a letter or a digit"
 )
 
-# What a run refuses: the status, and what to do about it. The first that fits counts.
+# Errors of a run, with the status and the advice. The first that fits is used.
 _REFUSALS: dict[type[RunError], tuple[HTTPStatus, str]] = {
     RunNotFoundError: (HTTPStatus.NOT_FOUND, "GET /runs lists all runs"),
     UnknownRequestError: (HTTPStatus.NOT_FOUND, "GET /requests lists what is open"),
@@ -50,9 +50,9 @@ def unfit(why: str) -> HTTPException:
 
 
 async def body_of(request: Request) -> object:
-    """What was sent as JSON. Nothing else is read, nor what is too large."""
+    """Return the JSON body. Other content and bodies that are too large are refused."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        # Any page in a browser can make it send us something, but not with this header.
+        # Any web page can make a browser send a request, but not with this header.
         raise HTTPException(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send JSON, with the header Content-Type: application/json"
         )
@@ -67,7 +67,7 @@ async def body_of(request: Request) -> object:
 def _parsed(raw: bytes) -> object:
     try:
         value: object = json.loads(raw)
-        # NaN, or half of a surrogate pair: there is no way back to JSON.
+        # NaN or a lone surrogate can't be written as JSON.
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}") from error
@@ -75,7 +75,7 @@ def _parsed(raw: bytes) -> object:
 
 
 def fields_of(value: object, what: str, *names: str) -> dict[str, Any]:
-    """A JSON object that has no other fields than these."""
+    """Return a JSON object. It may have only these fields."""
     if not isinstance(value, dict) or not value.keys() <= set(names):
         raise unfit(f"{what} has to be an object that has {', '.join(map(repr, names)) or 'no fields'}, nothing else")
     return cast("dict[str, Any]", value)
