@@ -14,7 +14,7 @@ QUIET_SECONDS = 5.0
 
 
 async def told(run: HostedRun, from_seq: int, closing: asyncio.Event) -> AsyncGenerator[str]:
-    """Yield the messages for a follower. The last one has the type `end`; without it, the client should connect again."""
+    """Yield the messages for a follower. The last one has the type `end`. Without it, the client should reconnect."""
     async with aclosing(_paced(run.events(from_seq=from_seq, until_end=True), closing)) as events:
         try:
             async for event in events:
