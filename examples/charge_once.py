@@ -1,7 +1,7 @@
 """A process is killed after the provider has charged and before the result is recorded. The customer is charged once.
 
-    python examples/charge_once.py                  everything: a process that is killed, one that continues, one more
-    python examples/charge_once.py work DIRECTORY   one process; with "die" at the end it kills itself at that moment
+python examples/charge_once.py                  everything: a process that is killed, one that continues, one more
+python examples/charge_once.py work DIRECTORY   one process; with "die" at the end it kills itself at that moment
 """
 
 import asyncio

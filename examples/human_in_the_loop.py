@@ -1,8 +1,8 @@
 """One process asks and ends; another one answers later. Between them there is only a SQLite file.
 
-    python examples/human_in_the_loop.py                            both processes, one after the other
-    python examples/human_in_the_loop.py ask runs.db                the first
-    python examples/human_in_the_loop.py answer runs.db yes         the second
+python examples/human_in_the_loop.py                            both processes, one after the other
+python examples/human_in_the_loop.py ask runs.db                the first
+python examples/human_in_the_loop.py answer runs.db yes         the second
 """
 
 import asyncio

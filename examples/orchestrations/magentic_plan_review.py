@@ -1,9 +1,9 @@
 """A team with a manager: its plan waits for a person, and another process continues with the answer.
 
-    python magentic_plan_review.py                                          both, on files and on SQLite
-    python magentic_plan_review.py plan file checkpoints                    the first process
-    python magentic_plan_review.py approve file checkpoints                 another
-    python magentic_plan_review.py revise file checkpoints "Be brief"       or this one
+python magentic_plan_review.py                                          both, on files and on SQLite
+python magentic_plan_review.py plan file checkpoints                    the first process
+python magentic_plan_review.py approve file checkpoints                 another
+python magentic_plan_review.py revise file checkpoints "Be brief"       or this one
 """
 
 import asyncio

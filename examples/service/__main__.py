@@ -1,6 +1,6 @@
 """Serve until SIGTERM or SIGINT.
 
-    python -m examples.service --storage sqlite:///claims.db --port 8000
+python -m examples.service --storage sqlite:///claims.db --port 8000
 """
 
 import argparse
