@@ -91,10 +91,6 @@ def test_a_definition_that_makes_sense_has_no_problems() -> None:
             "node 'a': its approval depends on 'amount', which 'a' never puts out; it has 'answer'",
         ),
         (
-            defined([node("r", output=Handoffs({}))]),
-            "router 'r' has no handoffs: add one with with_handoff(...)",
-        ),
-        (
             defined([node("a", on_error=OnError("fallback"))]),
             "node 'a' has on_error 'fallback', but names no node: give on_error=fallback('node')",
         ),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.agent_workflows.nodes import clerk
 
-from perdure.agent_workflows import Definition, Edge, Node, StructuredOutput, TextOutput
+from perdure.agent_workflows import Definition, Edge, Node, TextOutput
 from perdure.agent_workflows.inputs import KnownValues, input_problems, task_text
 from perdure.agent_workflows.mermaid import to_mermaid
 from perdure.agent_workflows.outputs import InvalidValueError, output_keys, parse_value
@@ -121,10 +121,3 @@ def test_no_answer_of_a_model_stops_the_process(text: str) -> None:
 )
 def test_a_value_may_stand_between_fences(text: str) -> None:
     assert parse_value(text, ANYTHING) == {"a": 1}
-
-
-def test_what_was_said_stays_as_it_was() -> None:
-    schema: dict[str, Any] = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
-    output = StructuredOutput(schema)
-    schema["required"].append("y")
-    assert output.type == {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}

@@ -59,7 +59,7 @@ WRONG: list[tuple[Callable[[Any], Any], str]] = [
         lambda it: it.with_max_iterations(2, ignored_keys="at"),
         "iterations.ignored_keys: input should be a valid frozenset, not 'at'",
     ),
-    (lambda it: it.with_timeout(5), "timeout: input should be a valid timedelta, not 5"),
+    (lambda it: it.with_timeout("5"), "timeout: input should be a valid timedelta, not '5'"),
     (lambda it: it.with_workflow_store(5), "with_workflow_store: 5 is neither a storage nor the URL of one"),
     (
         lambda it: it.with_workflow_store(InMemoryCheckpointStorage(), LatestOnly()),
@@ -77,7 +77,7 @@ WRONG: list[tuple[Callable[[Any], Any], str]] = [
     ),
     (
         lambda it: it.with_conversation("shared"),
-        "conversation: input should be an instance of Conversation, not 'shared'",
+        "conversation: input should be a dictionary or an instance of Conversation, not 'shared'",
     ),
     (lambda it: it.with_conversation(ConversationPolicies.shared_thread), "not the function shared_thread"),
     (
@@ -111,21 +111,28 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"output_key": " a"}, "its output ' a' could not be read as '{{node.key}}'"),
     ({"structured_output": {"properties": {"a.b": {}}}}, "its output 'a.b' could not be read as '{{node.key}}'"),
     ({"union_output": Bill}, "output.types: input should be a valid tuple, not the class Bill"),
-    ({"union_output": [5]}, "a structured output is a pydantic model or a JSON schema, not 5"),
+    ({"union_output": [5]}, "output.types[0]: input should be a valid dictionary, not 5"),
+    ({"union_output": [{}]}, "output.types[0].title: it is missing; give it"),
+    ({"union_output": []}, "union_output has no types; give at least one"),
+    ({"structured_output": str}, "a structured output is a pydantic model or a JSON schema, not <class 'str'>"),
+    ({"structured_output": {"type": "array"}}, "output.type.type: input should be 'object', not 'array'"),
+    ({"structured_output": {"properties": [1]}}, "output.type.properties: input should be a valid dictionary"),
     (
-        {"structured_output": {"properties": [1]}},
-        'its JSON schema is not valid: properties must satisfy type: "object"',
+        {"structured_output": {"required": [1]}},
+        'its JSON schema is not valid: required[0] must satisfy type: "string"',
     ),
-    ({"on_error": ["stop"]}, "on_error is 'stop', 'skip_dependents', 'isolate' or fallback('node'), not a list"),
+    ({"on_error": ["stop"]}, "on_error: input should be a dictionary or an instance of OnError, not a list"),
+    ({"on_error": "ignore"}, "on_error: input should be 'stop', 'skip_dependents', 'isolate' or 'fallback'"),
+    ({"retry": "often"}, "retry: input should be a valid dictionary, not 'often'"),
     ({"on_error": OnError("fallback", cast("Any", 5))}, "on_error.fallback: input should be a valid string, not 5"),
-    ({"approval": 5}, "approval: input should be an instance of Approval, not 5"),
+    ({"approval": 5}, "approval: input should be a dictionary or an instance of Approval, not 5"),
     (
         {"approval": Approval(when=cast("Any", "amount"))},
-        "approval.when: input should be an instance of Condition or callable, not 'amount'",
+        "approval.when: it is not an object with a type; give it one",
     ),
     (
-        {"approval": Approval(timeout=cast("Any", 5))},
-        "approval.timeout: input should be a valid timedelta, not 5",
+        {"approval": Approval(timeout=cast("Any", "5"))},
+        "approval.timeout: input should be a valid timedelta, not '5'",
     ),
     ({"approval": Approval(message=cast("Any", 5))}, "approval.message: input should be a valid string, not 5"),
     ({"reads": "all"}, "reads: input should be 'request' or 'upstream', not 'all'"),
@@ -145,9 +152,9 @@ def test_nothing_of_the_wrong_kind_hides_what_else_is_wrong() -> None:
     builder.with_name(5).with_max_iterations("3").with_conversation("shared")
     builder.add_agent("a", drafter, **wrong).add_agent("b", drafter, input_key="zz").from_("a").to("b", "c")
     assert [each.split(" is ")[0].split(": input")[0].split(", and")[0] for each in problems(builder)] == [
-        "node 'a': on_error",
         "name",
         "node 'a': timeout",
+        "node 'a': on_error",
         "iterations.limit",
         "conversation",
         "edge 'a' -> 'c': there",
@@ -157,15 +164,15 @@ def test_nothing_of_the_wrong_kind_hides_what_else_is_wrong() -> None:
 
 def test_handoffs_are_texts_by_node() -> None:
     cast = writers()
-    wrong: list[Any] = [["a"], {"a": 5}, {5: "x", "a": "it"}]
+    wrong: list[Any] = [{}, ["a"], {"a": 5}, {5: "x", "a": "it"}]
     for handoffs in wrong:
         router = AgentWorkflow.create().add_router_agent("r", cast["drafter"], handoffs=handoffs)
         builder = router.add_agent("a", cast["reviewer"], reads="request")
-        assert [each for each in problems(builder) if "handoffs" in each]
+        assert [each for each in problems(builder) if "output.targets" in each]
 
 
 def test_a_text_is_no_list_of_values() -> None:
-    with pytest.raises(TypeError, match="give a list"):
+    with pytest.raises(ValueError, match="should be a valid tuple"):
         one().from_("a").to("END").when_contains_any("answer", "abc")
 
 

@@ -153,14 +153,6 @@ def test_a_schema_that_only_refers_to_itself_ends() -> None:
     assert value_faults({}, {"$ref": "#"}) == ["it is nested too deeply"]
 
 
-@pytest.mark.parametrize("wanted", [{"type": "object"}, TREE, Open])
-def test_a_value_that_is_nested_too_deeply_to_be_kept_is_none(wanted: Any) -> None:
-    for levels in (61, 300, 900):
-        with pytest.raises(InvalidValueError):
-            parse_value('{"name": ' + "[" * levels + "]" * levels + "}", wanted)
-    assert parse_value('{"name": "a"}', wanted) == {"name": "a"}
-
-
 def test_types_of_a_union_are_those_that_were_given() -> None:
     require_output(UnionOutput((Ticket, Refusal, TREE)))
     assert output_keys(node(UnionOutput((Refusal,)))) == {"reason", "result", "matched_type"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypedDict, cast
 
@@ -39,7 +39,6 @@ from perdure.agent_workflows.definition.conditions import (
     NotExists,
     StartsWith,
 )
-from perdure.agent_workflows.definition.problems import describe, quoted
 from perdure.agent_workflows.definition.values import (
     HANDOFF_TARGET,
     MATCHED_TYPE,
@@ -57,7 +56,7 @@ from perdure.agent_workflows.definition.values import (
     UnionOutput,
     all_of,
 )
-from perdure.agent_workflows.errors import AgentWorkflowBuildError, AgentWorkflowError
+from perdure.agent_workflows.errors import AgentWorkflowBuildError, AgentWorkflowError, describe, quoted
 from perdure.agent_workflows.node.node import AgentNode
 from perdure.agent_workflows.outputs import title_of
 from perdure.agent_workflows.stores import open_store, retention_of
@@ -68,7 +67,7 @@ from perdure.threads import FileSessionStore, InMemorySessionStore, SqliteSessio
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import timedelta
 
     from perdure import CheckpointStorage, Clock, SupportsChatGetResponse
@@ -242,10 +241,7 @@ class AgentWorkflowBuilder:
         With `converges` a loop is left after a pass that changed no output but `ignored_keys`. With `change_aware` a
         node whose task is the same as in the pass before is not run again.
         """
-        # A text is iterable too, but nobody means its characters.
-        is_several = isinstance(cast("object", ignored_keys), Iterable) and not isinstance(ignored_keys, str)
-        keys = frozenset(ignored_keys) if is_several else cast("Any", ignored_keys)
-        return self._set(iterations=Iterations(limit, then, converges, keys, change_aware))
+        return self._set(iterations=Iterations(limit, then, converges, cast("Any", ignored_keys), change_aware))
 
     def with_timeout(self, timeout: timedelta) -> Self:
         """Limit the time of an execution, waiting included. It is cancelled then, and can be resumed."""
@@ -278,15 +274,14 @@ class AgentWorkflowBuilder:
         shapes = {"output_key": output_key, "structured_output": structured_output, "union_output": union_output}
         given = [name for name, value in shapes.items() if value is not None]
         if len(given) > 1:
-            self._refuse(node_id, f"its output is given by {' and '.join(given)}: give one of them")
+            self._problems.append(f"node {node_id!r}: its output is given by {' and '.join(given)}: give one of them")
         if structured_mode is not None and structured_output is None:
-            self._refuse(node_id, "structured_mode goes with structured_output: give both or none")
+            self._problems.append(f"node {node_id!r}: structured_mode goes with structured_output: give both or none")
         output: Output = TextOutput() if output_key is None else TextOutput(output_key)
         if structured_output is not None:
             output = StructuredOutput(structured_output, structured_mode or "native")
         elif union_output is not None:
-            types = tuple(union_output) if isinstance(union_output, list | tuple) else union_output
-            output = UnionOutput(cast("Any", types))
+            output = UnionOutput(cast("Any", union_output))
         return self._add(node_id, agent, output, options)
 
     def add_router_agent(
@@ -303,8 +298,7 @@ class AgentWorkflowBuilder:
         The edges to these nodes are added automatically. `with_handoff` and `with_default_handoff` can follow instead
         of the arguments. The default is taken if the model chooses none.
         """
-        targets = dict(handoffs) if isinstance(handoffs, Mapping) else handoffs or {}
-        return self._add(node_id, agent, Handoffs(targets, default_handoff), options)
+        return self._add(node_id, agent, Handoffs(handoffs or {}, default_handoff), options)
 
     def with_handoff(self, target: str, description: str) -> Self:
         """Let the router that was just added choose this node."""
@@ -329,42 +323,10 @@ class AgentWorkflowBuilder:
         return self
 
     def _add(self, node_id: str, agent: AgentLike, output: Output, options: NodeOptions) -> Self:
-        given = dict(cast("Mapping[str, Any]", options))
-        for name in given:
-            if name not in NodeOptions.__annotations__:
-                known = ", ".join(NodeOptions.__annotations__)
-                raise TypeError(f"a node has no option {name!r}; it has {known}")
-        given["retry"] = self._retry(node_id, given.get("retry"))
-        given["on_error"] = self._on_error(node_id, given.get("on_error", "stop"))
-        approval = given.get("approval")
-        if approval is False:
-            given["approval"] = None
-        elif approval is True or isinstance(approval, str):
-            given["approval"] = Approval(None if approval is True else approval)
         node_agent = agent.as_agent() if isinstance(agent, AgentWorkflow) else agent
-        self._nodes.append(Node(id=node_id, agent=node_agent, output=output, **given))
+        # Validation turns short forms into values: 3 into Retry(3), "isolate" into OnError("isolate").
+        self._nodes.append(Node(id=node_id, agent=node_agent, output=output, **cast("Any", options)))
         return self
-
-    def _retry(self, node_id: str, retry: Retry | int | None) -> Retry | None:
-        if retry is None or isinstance(retry, Retry):
-            return retry
-        try:
-            return Retry(retry)
-        except (TypeError, ValueError) as error:
-            self._refuse(node_id, f"retry is a Retry or a number of attempts: {error}")
-            return None
-
-    def _on_error(self, node_id: str, given: OnErrorLike) -> OnError:
-        if isinstance(given, OnError):
-            return given
-        if isinstance(cast("object", given), str) and given in {"stop", "skip_dependents", "isolate"}:
-            return OnError(given)
-        modes = "'stop', 'skip_dependents', 'isolate'"
-        self._refuse(node_id, f"on_error is {modes} or fallback('node'), not {describe(given)}")
-        return OnError()
-
-    def _refuse(self, node_id: str, problem: str) -> None:
-        self._problems.append(f"node {node_id!r}: {problem}")
 
     def from_(self, *nodes: str) -> Self:
         """Set the sources of the next edges: nodes, or `START`."""
@@ -471,7 +433,7 @@ class AgentWorkflowBuilder:
 
     def when_type(self, type_: type[Any] | Mapping[str, Any] | str, *targets: str) -> Self:
         """Go to these nodes if the output has this type: a class of the `union_output`, or the title of a schema."""
-        name = type_ if isinstance(type_, str) else title_of(type_) or ""
+        name = type_ if isinstance(type_, str) else title_of(type_)
         self._routed_types += [(source, name) for source in self._require_sources("when_type")]
         return self.to(*targets).when(Equals(MATCHED_TYPE, name))
 
@@ -535,15 +497,12 @@ class AgentWorkflowBuilder:
         agents: dict[str, SupportsAgentRun] = {}
         problems: list[str] = []
         for node in nodes:
-            agent: object = node.agent
             try:
-                if isinstance(agent, AgentConfig):
-                    agents[node.id] = create_agent(agent, name=node.id, client=self._client, tools=self._tools)
-                elif isinstance(agent, SupportsAgentRun):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-                    agents[node.id] = agent
-                else:
-                    kind = type(agent).__name__
-                    problems.append(f"node {node.id!r}: its agent has to be an agent or an AgentConfig, not a {kind}")
+                agents[node.id] = (
+                    create_agent(node.agent, name=node.id, client=self._client, tools=self._tools)
+                    if isinstance(node.agent, AgentConfig)
+                    else node.agent
+                )
             except AgentWorkflowBuildError as error:
                 problems += error.problems
         return agents, problems

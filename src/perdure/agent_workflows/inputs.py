@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
 from perdure import Message
-from perdure.agent_workflows.definition.json_values import MISSING, look_inside
-from perdure.agent_workflows.definition.problems import quoted
+from perdure.agent_workflows.definition.conditions import MISSING, look_inside
 from perdure.agent_workflows.definition.values import INPUT, START
-from perdure.agent_workflows.errors import MissingInputError
-from perdure.agent_workflows.output_paths import find_dead_end
-from perdure.agent_workflows.outputs import json_text, main_key, readable_keys
+from perdure.agent_workflows.errors import MissingInputError, quoted
+from perdure.agent_workflows.outputs import find_dead_end, json_text, main_key, readable_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

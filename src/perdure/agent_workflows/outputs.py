@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, cast
 
 from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.validators import extend  # pyright: ignore[reportUnknownVariableType]
@@ -15,8 +15,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import override
 
-from perdure.agent_workflows.definition.json_values import MISSING, copy_json, is_same, look_inside
-from perdure.agent_workflows.definition.problems import path_of, quoted
+from perdure.agent_workflows.definition.conditions import MISSING, is_index, is_same, look_inside
 from perdure.agent_workflows.definition.values import (
     ANSWER,
     ERROR,
@@ -28,12 +27,14 @@ from perdure.agent_workflows.definition.values import (
     TextOutput,
     UnionOutput,
 )
+from perdure.agent_workflows.errors import path_of, quoted
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from perdure.agent_workflows.definition.values import Node, Output, Shape
 
 _FENCE: Final = "```"
-_DEPTH_MAX: Final = 60
 _FAULTS_MAX: Final = 20
 _TEXT_MAX: Final = 80
 
@@ -42,27 +43,35 @@ class InvalidValueError(ValueError):
     """A value is not of the form that was asked for. The message is written for the model or person who gave it."""
 
 
-def output_keys(node: Node) -> frozenset[str] | None:
-    """Return the output keys of a node that succeeds; None if they are not known in advance."""
-    match node.output:
+def _shapes_of(output: Output) -> tuple[Shape, ...]:
+    match output:
+        case StructuredOutput(shape):
+            return (shape,)
+        case UnionOutput(types):
+            return types
+        case TextOutput() | Handoffs():
+            return ()
+
+
+def _fixed_keys(output: Output) -> frozenset[str]:
+    """Return the output keys that do not depend on the form of a value."""
+    match output:
         case TextOutput(key):
             return frozenset({key})
-        case StructuredOutput(shape):
-            return _keys([shape], RESULT)
-        case UnionOutput(types):
-            return _keys(types, RESULT, MATCHED_TYPE)
+        case StructuredOutput():
+            return frozenset({RESULT})
+        case UnionOutput():
+            return frozenset({RESULT, MATCHED_TYPE})
         case Handoffs():
             return frozenset({HANDOFF_TARGET, ANSWER})
 
 
-def _keys(shapes: Iterable[Shape], *more: str) -> frozenset[str] | None:
-    found = set(more)
-    for shape in shapes:
-        names = field_names(shape)
-        if names is None:
-            return None
-        found |= names
-    return frozenset(found)
+def output_keys(node: Node) -> frozenset[str] | None:
+    """Return the output keys of a node that succeeds; None if they are not known in advance."""
+    names = [field_names(shape) for shape in _shapes_of(node.output)]
+    if None in names:
+        return None
+    return _fixed_keys(node.output).union(*(each for each in names if each is not None))
 
 
 def readable_keys(node: Node, nodes: Mapping[str, Node]) -> frozenset[str] | None:
@@ -93,10 +102,10 @@ def main_key(output: Output) -> str | None:
     match output:
         case TextOutput(key):
             return key
-        case StructuredOutput() | UnionOutput():
-            return RESULT
         case Handoffs():
             return None
+        case _:
+            return RESULT
 
 
 class _SerializedSchema(GenerateJsonSchema):
@@ -138,56 +147,32 @@ def field_names(shape: Shape) -> frozenset[str] | None:
     return frozenset(properties) or None
 
 
-def title_of(shape: object) -> str | None:
-    """Return the name of a class, or the title of a schema; None if it has none."""
-    if isinstance(shape, Mapping):
-        title: object = cast("Mapping[str, Any]", shape).get("title")
-    else:
-        title = getattr(shape, "__name__", None)
-    return title if isinstance(title, str) and title else None
-
-
-def require_title(shape: Shape) -> str:
-    """Return the name of a type. Raises ValueError if it has none."""
-    name = title_of(shape)
-    if name is None:
-        raise ValueError("a JSON schema that is one of several outputs is known by its title; give it one")
-    return name
+def title_of(shape: Any) -> str:
+    """Return the name of a class, or the title of a schema; empty if it has none."""
+    title = cast("Mapping[str, Any]", shape).get("title") if isinstance(shape, Mapping) else shape.__name__
+    return title if isinstance(title, str) else ""
 
 
 def require_output(output: Output) -> None:
     """Raise TypeError or ValueError if no answer of a model could have this form."""
-    match output:
-        case StructuredOutput(shape):
-            _require_shape(shape, RESULT)
-        case UnionOutput(types):
-            if not types:
-                raise ValueError("union_output has no types; give at least one")
-            for shape in types:
-                _require_shape(shape, RESULT, MATCHED_TYPE)
-        case Handoffs(targets, default):
-            if not targets:
-                raise ValueError("a router has no handoffs; add some")
-            if default is not None and default not in targets:
-                raise ValueError(f"the default {default!r} is not one of the handoffs: {quoted(targets)}")
-        case TextOutput():
-            pass
+    if output == UnionOutput(()):
+        raise ValueError("union_output has no types; give at least one")
+    for shape in _shapes_of(output):
+        _require_shape(shape, _fixed_keys(output))
 
 
-def _require_shape(shape: object, *taken: str) -> None:
+def _require_shape(shape: Shape, reserved: Collection[str]) -> None:
     if isinstance(shape, Mapping):
-        if cast("Mapping[str, Any]", shape).get("type", "object") != "object":
-            raise ValueError("the JSON schema of an output is that of an object; put the value into a property of one")
-        if faults := schema_faults(cast("object", shape)):
+        if faults := schema_faults(shape):
             listed = "; ".join(faults[:_FAULTS_MAX])
             raise ValueError(f"its JSON schema is not valid: {listed}; correct it, or give a pydantic model")
-    elif not isinstance(shape, type) or not hasattr(shape, "model_validate_json"):
+    elif not hasattr(shape, "model_validate_json"):
         raise TypeError(f"a structured output is a pydantic model or a JSON schema, not {shape!r}")
     elif getattr(shape, "__pydantic_root_model__", False):
         raise TypeError(f"{shape.__name__!r} is a RootModel, which has no fields to put out; give it a field")
-    clash = sorted((field_names(cast("Shape", shape)) or frozenset()) & set(taken))
+    clash = sorted((field_names(shape) or frozenset()) & set(reserved))
     if clash:
-        name = title_of(cast("object", shape)) or "the JSON schema"
+        name = title_of(shape) or "the JSON schema"
         raise ValueError(f"{name!r} has a field {clash[0]!r}, which is a reserved output key; rename the field")
 
 
@@ -200,73 +185,43 @@ def _check_multiple(_: Any, unit: float, value: object, __: Any) -> Iterator[Val
         yield ValidationError("")
 
 
-def _skip_flags(rule: str) -> Callable[..., Iterator[ValidationError]]:
-    """Return the check of an exclusive bound that ignores the flag which older drafts have there."""
-
-    def check(validator: Any, bound: object, value: object, schema: Any) -> Iterator[ValidationError]:
-        if not isinstance(bound, bool):
-            yield from Draft202012Validator.VALIDATORS[rule](validator, bound, value, schema)
-
-    return check
-
-
 def _check_reference(validator: Any, reference: str, value: object, schema: Any) -> Iterator[ValidationError]:
     """Follow references inside the schema only: nothing is read from elsewhere."""
     if reference.startswith("#"):
         yield from Draft202012Validator.VALIDATORS["$ref"](validator, reference, value, schema)
 
 
-_EXCLUSIVE: Final = ("exclusiveMinimum", "exclusiveMaximum")
 _Validator: Final[Any] = cast("Any", extend)(
-    Draft202012Validator,
-    {"multipleOf": _check_multiple, "$ref": _check_reference, **{rule: _skip_flags(rule) for rule in _EXCLUSIVE}},
+    Draft202012Validator, {"multipleOf": _check_multiple, "$ref": _check_reference}
 )
 _METASCHEMA: Final[Any] = Draft202012Validator(
     Draft202012Validator.META_SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER
 )
 
 
-def schema_faults(schema: object) -> list[str]:
+def schema_faults(schema: Any) -> list[str]:
     """Name what is wrong with a JSON schema, each with its place. `format` and other documents are not looked at."""
-    try:
-        plain = copy_json(schema, "it")
-        errors = (error for error in _METASCHEMA.iter_errors(plain) if not _is_old_flag(error))
-        faults = dict.fromkeys(map(_fault, errors))
-        return list(faults) or [f"{each!r} refers to nothing in it" for each in _dangling_references(plain)]
-    except (TypeError, ValueError, OverflowError) as error:
-        return [str(error)]
-    except RecursionError:
-        return ["it is nested too deeply"]
+    faults = list(dict.fromkeys(map(_fault, _METASCHEMA.iter_errors(schema))))
+    return faults or [f"{each!r} refers to nothing in it" for each in _dangling_references(schema, schema)]
 
 
-def _is_old_flag(error: ValidationError) -> bool:
-    return isinstance(cast("object", error.instance), bool) and error.absolute_path[-1] in _EXCLUSIVE
-
-
-def _dangling_references(schema: Any) -> Iterator[str]:
-    pending: list[Any] = [schema]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, dict):
-            entries = cast("dict[str, Any]", value)
-            reference = entries.get("$ref")
-            if isinstance(reference, str) and reference.startswith("#/") and not _resolves(schema, reference):
-                yield reference
-            pending.extend(entries.values())
-        elif isinstance(value, list):
-            pending.extend(cast("list[Any]", value))
-
-
-def _resolves(schema: Any, reference: str) -> bool:
-    for part in reference.removeprefix("#/").split("/"):
-        schema = look_inside(schema, part.replace("~1", "/").replace("~0", "~"))
-    return schema is not MISSING
+def _dangling_references(value: Any, root: Any) -> Iterator[str]:
+    inner: Iterable[Any] = ()
+    if isinstance(value, dict):
+        entries = cast("dict[str, Any]", value)
+        inner, reference = entries.values(), entries.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#/") and _follow(root, reference) is None:
+            yield reference
+    elif isinstance(value, list):
+        inner = cast("list[Any]", value)
+    for each in inner:
+        yield from _dangling_references(each, root)
 
 
 def value_faults(value: object, schema: Mapping[str, Any]) -> list[str]:
     """Name what keeps a value from being of a valid schema, each with its place."""
     try:
-        return [_fault(error) for error in _Validator(copy_json(schema, "the schema")).iter_errors(value)]
+        return [_fault(error) for error in _Validator(schema).iter_errors(value)]
     except RecursionError:
         return ["it is nested too deeply"]
 
@@ -286,8 +241,6 @@ def parse_value(text: str, shape: Shape) -> dict[str, Any]:
     if not text.strip():
         raise InvalidValueError("it is empty")
     value = _parse_by_schema(text, shape) if isinstance(shape, Mapping) else _parse_by_model(text, shape)
-    if _is_deeper(value, _DEPTH_MAX):
-        raise InvalidValueError("it is nested too deeply")
     try:
         json_text(value)
     except ValueError as error:
@@ -305,17 +258,6 @@ def _strip_fence(text: str) -> str:
     return body if is_fenced else text
 
 
-def _is_deeper(value: object, levels: int) -> bool:
-    """Return True if a value has more levels than can be stored."""
-    if isinstance(value, dict):
-        inner: Iterable[object] = cast("dict[str, object]", value).values()
-    elif isinstance(value, list):
-        inner = cast("list[object]", value)
-    else:
-        return False
-    return levels == 0 or any(_is_deeper(each, levels - 1) for each in inner)
-
-
 def _parse_by_schema(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     try:
         value: object = json.loads(text, parse_constant=_refuse_constant)
@@ -323,10 +265,8 @@ def _parse_by_schema(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidValueError(f"it is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise InvalidValueError("it is not a JSON object")
-    found = cast("dict[str, Any]", value)
-    if not _is_deeper(found, _DEPTH_MAX):
-        _require_none(value_faults(found, schema))
-    return found
+    _require_none(value_faults(cast("object", value), schema))
+    return cast("dict[str, Any]", value)
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -340,17 +280,13 @@ def _parse_by_model(text: str, model: type[Any]) -> dict[str, Any]:
         raise InvalidValueError("; ".join(_model_faults(error)[:_FAULTS_MAX])) from error
 
 
-def _model_faults(error: ValueError, counting: Collection[str] | None = None) -> list[str]:
-    """Name pydantic's errors without the values. With `counting`, only those about these fields or the whole."""
+def _model_faults(error: ValueError) -> list[str]:
+    """Name pydantic's errors without the values."""
     errors: Any = getattr(error, "errors", None)
     if errors is None:
         return [str(error)]
     faults = errors(include_url=False, include_context=False, include_input=False)
-    return [
-        f"{'.'.join(map(str, fault['loc'])) or 'the value'}: {fault['msg']}"
-        for fault in faults
-        if counting is None or not fault["loc"] or fault["loc"][0] in counting
-    ]
+    return [f"{'.'.join(map(str, fault['loc'])) or 'the value'}: {fault['msg']}" for fault in faults]
 
 
 def json_text(value: object, *, is_strict: bool = True) -> str:
@@ -385,7 +321,7 @@ def correct_outputs(output: Output, outputs: Mapping[str, Any], changes: Mapping
 
 
 def _correct_union(types: Iterable[Shape], outputs: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    by_name = {require_title(each): each for each in types}
+    by_name = {title_of(each): each for each in types}
     name: object = changes.get(MATCHED_TYPE, outputs[MATCHED_TYPE])
     if not isinstance(name, str) or name not in by_name:
         raise InvalidValueError(f"{MATCHED_TYPE!r} is one of {quoted(by_name)}, not {name!r}")
@@ -416,27 +352,13 @@ def _correct_value(shape: Shape, before: Mapping[str, Any], changes: Mapping[str
     if isinstance(shape, Mapping):
         _require_none(value_faults(value, shape))
         return value
-    return _validate_correction(shape, value, set(asked), is_whole=RESULT in changes)
-
-
-def _validate_correction(
-    model: type[Any], value: dict[str, Any], changed: set[str], *, is_whole: bool
-) -> dict[str, Any]:
-    """Return the value as the model dumps it.
-
-    The model may not be able to read what it dumps, such as excluded fields. So only faults of changed fields count.
-    """
-    own_fields: Mapping[str, Any] = getattr(model, "model_fields", {})
-    computed: Mapping[str, Any] = getattr(model, "model_computed_fields", {})
-    _require_none([f"{key!r} is computed from other fields; change those" for key in sorted(changed & {*computed})])
-    given = {key: each for key, each in value.items() if key not in computed}
+    computed: Mapping[str, Any] = getattr(shape, "model_computed_fields", {})
+    _require_none([f"{key!r} is computed from other fields; change those" for key in sorted({*asked} & {*computed})])
+    own = {key: each for key, each in value.items() if key not in computed}
     try:
-        return model.model_validate_json(json_text(given), by_name=True, by_alias=False).model_dump(mode="json")
+        return shape.model_validate_json(json_text(own), by_name=True, by_alias=False).model_dump(mode="json")
     except ValueError as error:
-        excluded = {name for name, each in own_fields.items() if each.exclude}
-        _require_none(_model_faults(error, ({*own_fields} if is_whole else changed) - excluded))
-    _require_none([f"{key!r} can't be computed again, because some fields are not put out" for key in computed])
-    return value
+        raise InvalidValueError("; ".join(_model_faults(error)[:_FAULTS_MAX])) from error
 
 
 def _unknown(changes: Iterable[str], known: Collection[str]) -> Iterator[str]:
@@ -455,3 +377,97 @@ def _require_none(problems: Iterable[str]) -> None:
     found = list(problems)[:_FAULTS_MAX]
     if found:
         raise InvalidValueError("; ".join(found))
+
+
+_Located: TypeAlias = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""A schema, and the whole schema that its references point into."""
+_TEXT: Final[Mapping[str, Any]] = {"type": "string"}
+_SCALARS: Final = frozenset({"string", "number", "integer", "boolean", "null"})
+_OPEN: Final = frozenset({"allOf", "if", "not", "patternProperties", "dependentSchemas", "$dynamicRef"})
+"""Rules that may allow more than `properties` names."""
+
+
+def find_dead_end(node: Node, nodes: Mapping[str, Node], key: str, path: Iterable[str]) -> str | None:
+    """Explain why a path into an output can never exist, fallbacks included; None if it may exist.
+
+    A value may have one of several schemas; a path is dead only if it is in all of them.
+    """
+    found = _merge(_locate_output(each, key) for each in with_fallbacks(node, nodes))
+    what = f"{key!r} of {node.id!r}"
+    for part in path:
+        if found is None:
+            return None
+        inner = _merge(_descend(*each, part) for each in found)
+        if inner == []:
+            has = sorted({name for each in found for name in _names_in(*each)})
+            return f"{what} has no {part!r}{f'; it has {quoted(has)}' if has else ' in it'}"
+        found, what = inner, f"{part!r} of {what}"
+    return None
+
+
+def _locate_output(node: Node, key: str) -> list[_Located] | None:
+    """Return the schemas of an output key; None if one is not known."""
+    texts: list[_Located] = [(_TEXT, _TEXT)]
+    schemas = [schema_of(shape) for shape in _shapes_of(node.output)]
+    if not schemas or key == MATCHED_TYPE:
+        return texts
+    wholes = _merge(None if schema is None else [(schema, schema)] for schema in schemas)
+    if wholes is None or key == RESULT:
+        return wholes
+    found = _merge(_descend(*each, key) for each in wholes)
+    is_error = key == ERROR and node.on_error.mode == "isolate"
+    return found + texts if is_error and found is not None else found
+
+
+def _merge(several: Iterable[list[_Located] | None]) -> list[_Located] | None:
+    found: list[_Located] = []
+    for each in several:
+        if each is None:
+            return None
+        found += each
+    return found
+
+
+def _descend(schema: Mapping[str, Any], root: Mapping[str, Any], part: str) -> list[_Located] | None:
+    """Return the schemas at one step into a value: empty if there is nothing, None if anything may be there."""
+    if "$ref" in schema:
+        target = _follow(root, schema["$ref"])
+        return None if target is None or target is schema else _descend(target, root, part)
+    if choices := schema.get("anyOf") or schema.get("oneOf"):
+        return _merge(_descend(each, root, part) for each in choices)
+    types: Any = schema.get("type", "object" if "properties" in schema else None)
+    if types is None or not _OPEN.isdisjoint(schema):
+        return None
+    names: list[str] = [types] if isinstance(types, str) else types
+    return _merge(_descend_typed(schema, root, name, part) for name in names)
+
+
+def _descend_typed(schema: Mapping[str, Any], root: Mapping[str, Any], name: str, part: str) -> list[_Located] | None:
+    if name in _SCALARS:
+        return []
+    if name == "array":
+        first: list[Any] = schema.get("prefixItems", [])
+        if not is_index(part) or (first and schema.get("maxItems", math.inf) <= int(part)):
+            return []
+        inner: Any = first[int(part)] if int(part) < len(first) else schema.get("items")
+    else:
+        properties: Mapping[str, Any] = schema.get("properties") or {}
+        inner = properties.get(part, schema.get("additionalProperties"))
+        if not inner and properties:
+            return []
+    return [(cast("Mapping[str, Any]", inner), root)] if isinstance(inner, Mapping) else None
+
+
+def _follow(root: Mapping[str, Any], reference: str) -> Mapping[str, Any] | None:
+    """Return the schema that a reference inside `root` points to; None if there is none."""
+    target: Any = root
+    for part in reference.strip("#/").split("/") if reference.startswith("#") and reference != "#" else ():
+        target = look_inside(target, part.replace("~1", "/").replace("~0", "~"))
+    return None if target is MISSING or not reference.startswith("#") else target
+
+
+def _names_in(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[str]:
+    target = (_follow(root, schema["$ref"]) if "$ref" in schema else schema) or {}
+    for each in target.get("anyOf", ()):
+        yield from _names_in(each, root)
+    yield from target.get("properties", {})

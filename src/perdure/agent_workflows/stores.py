@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from perdure import FullHistory, KeepFor, KeepLast, LatestOnly, Message, Retention, open_storage
-from perdure.agent_workflows.definition.json_values import copy_json
-from perdure.agent_workflows.definition.problems import describe, quoted
-from perdure.agent_workflows.errors import AgentWorkflowError
+from perdure.agent_workflows.errors import AgentWorkflowError, describe, quoted
 from perdure.threads import SessionStore, ThreadConflictError
 
 if TYPE_CHECKING:
@@ -138,6 +136,6 @@ def _name_of(config: object) -> str:
 def _text_of(config: Mapping[str, Any]) -> str:
     """Return the JSON text. Keys keep their order: the order of agents and edges has a meaning."""
     try:
-        return json.dumps(copy_json(config, "the definition"))
+        return json.dumps(config, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise AgentWorkflowError(f"a definition is JSON, and this one is not: {error}") from error

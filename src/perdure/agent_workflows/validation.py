@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import MISSING, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from dataclasses import MISSING, fields, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
 from perdure.agent_workflows.definition.conditions import Condition
-from perdure.agent_workflows.definition.problems import path_of, problems_in, quoted
 from perdure.agent_workflows.definition.values import (
     END,
     INPUT,
     START,
+    AgentConfig,
     Definition,
     Edge,
     Handoffs,
@@ -23,15 +23,15 @@ from perdure.agent_workflows.definition.values import (
     TextOutput,
     UnionOutput,
 )
+from perdure.agent_workflows.errors import path_of, problems_in, quoted
 from perdure.agent_workflows.inputs import input_problems
-from perdure.agent_workflows.output_paths import find_dead_end
-from perdure.agent_workflows.outputs import output_keys, readable_keys, title_of
+from perdure.agent_workflows.outputs import find_dead_end, output_keys, readable_keys, title_of
 from perdure.agent_workflows.plan import plan_of, reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from perdure.agent_workflows.definition.problems import Place
+    from perdure.agent_workflows.errors import Place
 
 CONDUCTOR: Final = "conductor"
 """The id of the executor that starts the nodes."""
@@ -43,18 +43,25 @@ _KINDS: Final = TypeAdapter(Definition)
 
 
 def check_kinds(definition: Definition) -> tuple[Definition, list[str]]:
-    """Check the kinds of all values with pydantic. Return the definition with wrong values reset, and the problems.
+    """Check the kinds of all values with pydantic. Return the definition with short forms made long, and the problems.
 
     A wrong value is replaced by its default, so that it does not hide other problems.
     """
     try:
-        _KINDS.validate_python(definition)
+        return _KINDS.validate_python(definition), []
     except ValidationError as error:
         found = problems_in(error, definition, lambda place: _name_place(definition, place))
-        for place in found:
-            definition = _reset(definition, place)
-        return definition, list(found.values())
-    return definition, []
+    nodes, edges = [*definition.nodes], [*definition.edges]
+    for place in found:
+        match place:
+            case ("nodes", int(number), str(name), *_):
+                nodes[number] = _reset(nodes[number], name)
+            case ("edges", int(number), str(name), *_):
+                edges[number] = _reset(edges[number], name)
+            case _:
+                definition = _reset(definition, str(place[0]))
+    corrected = _KINDS.validate_python(replace(definition, nodes=tuple(nodes), edges=tuple(edges)))
+    return corrected, list(found.values())
 
 
 def _name_place(definition: Definition, place: Place) -> str:
@@ -67,24 +74,18 @@ def _name_place(definition: Definition, place: Place) -> str:
             return path_of(place)
 
 
-def _reset(value: Any, place: Place) -> Any:
-    """Return a copy of a value with its default at a place; without a default, with the value as a text."""
-    part, *rest = place
-    if isinstance(part, int):
-        elements = cast("tuple[Any, ...]", value)
-        return (*elements[:part], _reset(elements[part], tuple(rest)), *elements[part + 1 :])
-    if not is_dataclass(value):
-        return {}
-    inner = getattr(value, part)
-    if rest and (is_dataclass(inner) or isinstance(inner, tuple)):
-        return replace(cast("Any", value), **{part: _reset(inner, tuple(rest))})
-    [own] = [each for each in fields(value) if each.name == part]
-    default: Any = own.default if own.default is not MISSING else None
-    if own.default_factory is not MISSING:
-        default = own.default_factory()
-    elif own.default is MISSING:
-        default = {} if part == "targets" else () if part in {"types", "nodes", "edges"} else str(inner)
-    return replace(cast("Any", value), **{part: None if part == "name" else default})
+def _reset(value: Any, name: str) -> Any:
+    [own] = [each for each in fields(value) if each.name == name]
+    match name:
+        case "id" | "source" | "target":
+            default: Any = str(getattr(value, name))
+        case "agent":
+            default = AgentConfig()
+        case "name":
+            default = None
+        case _:
+            default = own.default if own.default_factory is MISSING else own.default_factory()
+    return replace(value, **{name: default})
 
 
 def find_problems(definition: Definition) -> list[str]:
@@ -239,8 +240,6 @@ def _node_problems(definition: Definition, node: Node) -> Iterator[str]:
 
 
 def _router_problems(definition: Definition, node: Node, handoffs: Handoffs) -> Iterator[str]:
-    if not handoffs.targets:
-        yield f"router {node.id!r} has no handoffs: add one with with_handoff(...)"
     ids = {each.id for each in definition.nodes}
     joined = {edge.target for edge in definition.edges if edge.source == node.id}
     for target in handoffs.targets:
@@ -260,7 +259,7 @@ def _type_problems(definition: Definition, routed_types: Iterable[tuple[str, str
         if source not in nodes:
             continue
         output = nodes[source].output
-        known = [title_of(each) or "" for each in output.types] if isinstance(output, UnionOutput) else []
+        known = [title_of(each) for each in output.types] if isinstance(output, UnionOutput) else []
         if not known:
             yield f"node {source!r} has no types to route by: give it union_output=[...]"
         elif name not in known:

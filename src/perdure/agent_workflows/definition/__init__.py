@@ -1,52 +1,6 @@
-"""Definitions of agent workflows: values, conditions, JSON documents, and the store of versions."""
+"""Definitions of agent workflows: values, conditions and JSON documents."""
 
-from perdure.agent_workflows.definition.conditions import And as And
-from perdure.agent_workflows.definition.conditions import AtLeast as AtLeast
-from perdure.agent_workflows.definition.conditions import AtMost as AtMost
-from perdure.agent_workflows.definition.conditions import Condition as Condition
-from perdure.agent_workflows.definition.conditions import Contains as Contains
-from perdure.agent_workflows.definition.conditions import ContainsAll as ContainsAll
-from perdure.agent_workflows.definition.conditions import ContainsAny as ContainsAny
-from perdure.agent_workflows.definition.conditions import Empty as Empty
-from perdure.agent_workflows.definition.conditions import EndsWith as EndsWith
-from perdure.agent_workflows.definition.conditions import Equals as Equals
-from perdure.agent_workflows.definition.conditions import Exists as Exists
-from perdure.agent_workflows.definition.conditions import GreaterThan as GreaterThan
-from perdure.agent_workflows.definition.conditions import LessThan as LessThan
-from perdure.agent_workflows.definition.conditions import Matches as Matches
-from perdure.agent_workflows.definition.conditions import Not as Not
-from perdure.agent_workflows.definition.conditions import NotEmpty as NotEmpty
-from perdure.agent_workflows.definition.conditions import NotEquals as NotEquals
-from perdure.agent_workflows.definition.conditions import NotExists as NotExists
-from perdure.agent_workflows.definition.conditions import Or as Or
-from perdure.agent_workflows.definition.conditions import StartsWith as StartsWith
-from perdure.agent_workflows.definition.conditions import condition_of as condition_of
-from perdure.agent_workflows.definition.document import config_schema as config_schema
-from perdure.agent_workflows.definition.export import Exported as Exported
-from perdure.agent_workflows.definition.export import to_config as to_config
-from perdure.agent_workflows.definition.reading import definition_of as definition_of
-from perdure.agent_workflows.definition.reading import read_text as read_text
-from perdure.agent_workflows.definition.values import END as END
-from perdure.agent_workflows.definition.values import START as START
-from perdure.agent_workflows.definition.values import AgentConfig as AgentConfig
-from perdure.agent_workflows.definition.values import AllOf as AllOf
-from perdure.agent_workflows.definition.values import Approval as Approval
-from perdure.agent_workflows.definition.values import Conversation as Conversation
-from perdure.agent_workflows.definition.values import ConversationKind as ConversationKind
-from perdure.agent_workflows.definition.values import ConversationPolicies as ConversationPolicies
-from perdure.agent_workflows.definition.values import Definition as Definition
-from perdure.agent_workflows.definition.values import Edge as Edge
-from perdure.agent_workflows.definition.values import EdgeContext as EdgeContext
-from perdure.agent_workflows.definition.values import ErrorMode as ErrorMode
-from perdure.agent_workflows.definition.values import Handoffs as Handoffs
-from perdure.agent_workflows.definition.values import Iterations as Iterations
-from perdure.agent_workflows.definition.values import Node as Node
-from perdure.agent_workflows.definition.values import OnError as OnError
-from perdure.agent_workflows.definition.values import Output as Output
-from perdure.agent_workflows.definition.values import Predicate as Predicate
-from perdure.agent_workflows.definition.values import StructuredOutput as StructuredOutput
-from perdure.agent_workflows.definition.values import TextOutput as TextOutput
-from perdure.agent_workflows.definition.values import UnionOutput as UnionOutput
-from perdure.agent_workflows.definition.values import all_of as all_of
-from perdure.agent_workflows.definition.values import fallback as fallback
-from perdure.agent_workflows.stores import DefinitionStore as DefinitionStore
+from perdure.agent_workflows.definition.document import config_schema, definition_of, read_text, to_config
+from perdure.agent_workflows.definition.values import AllOf, all_of
+
+__all__ = ["AllOf", "all_of", "config_schema", "definition_of", "read_text", "to_config"]

@@ -10,26 +10,86 @@ greater than 5. With a text as bound they compare texts by code points: "2031-05
 from __future__ import annotations
 
 import json
-import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import fields
 from decimal import Decimal
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, Union, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from typing_extensions import TypeAliasType
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetPydanticSchema,
+    JsonValue,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    WrapValidator,
+    with_config,
+)
+from pydantic.dataclasses import dataclass
+from pydantic_core.core_schema import no_info_before_validator_function
+from typing_extensions import TypeAliasType, TypedDict
 
-from perdure.agent_workflows.definition.json_values import MISSING, copy_json, is_same, look_up
-from perdure.agent_workflows.definition.problems import path_of, problems_in
-from perdure.agent_workflows.errors import AgentWorkflowBuildError
+from perdure.agent_workflows.errors import AgentWorkflowBuildError, path_of, problems_in
 
-DEPTH_MAX: Final = 50
-"""The deepest nesting of conditions."""
-
+MISSING: Final = object()
+"""Marks a value that is not there; None is a value."""
+_INDEX: Final = re.compile(r"0|[1-9]\d{0,8}", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
-_TOO_DEEP: Final = f"conditions are nested more than {DEPTH_MAX} deep; make them flatter"
+_CONFIG: Final = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+def look_up(outputs: Any, key: str) -> Any:
+    """Return the value at a dotted path, or MISSING.
+
+    A key that exists as written wins. Otherwise its first part must lead to a dict, or as a number into a list.
+    """
+    whole = look_inside(outputs, key)
+    head, _, rest = key.partition(".")
+    if whole is not MISSING or not rest:
+        return whole
+    return look_up(look_inside(outputs, head), rest)
+
+
+def look_inside(value: Any, key: str) -> Any:
+    """Return the entry of a dict, or the element of a list by its number; MISSING if there is none."""
+    if isinstance(value, Mapping):
+        return cast("Mapping[str, Any]", value).get(key, MISSING)
+    if isinstance(value, list | tuple) and is_index(key):
+        elements = cast("list[Any]", value)
+        return elements[int(key)] if int(key) < len(elements) else MISSING
+    return MISSING
+
+
+def is_index(key: str) -> bool:
+    """Return True if a key is the number of a list element."""
+    return _INDEX.fullmatch(key) is not None
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return True if two values are the same JSON: 1 is 1.0 but not True, and "7" is not 7."""
+    if isinstance(one, bool) or isinstance(other, bool) or one is None:
+        return one is other
+    if isinstance(one, str) and isinstance(other, str):
+        return one == other
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return one == other
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        ones, others = cast("list[Any]", one), cast("list[Any]", other)
+        return len(ones) == len(others) and all(map(is_same, ones, others))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        ours, theirs = cast("Mapping[str, Any]", one), cast("Mapping[str, Any]", other)
+        return ours.keys() == theirs.keys() and all(is_same(value, theirs[key]) for key, value in ours.items())
+    return False
 
 
 def _exists(value: Any) -> bool:
@@ -43,11 +103,9 @@ def _is_empty(value: Any) -> bool:
 
 
 def _contains(value: Any, part: Any) -> bool:
-    if isinstance(value, str):
-        return isinstance(part, str) and part in value
     if isinstance(value, list | tuple):
         return any(is_same(each, part) for each in cast("list[Any]", value))
-    return isinstance(value, Mapping) and isinstance(part, str) and part in value
+    return isinstance(value, str | Mapping) and isinstance(part, str) and part in value
 
 
 def _compare(value: Any, bound: float | str) -> int | None:
@@ -56,55 +114,43 @@ def _compare(value: Any, bound: float | str) -> int | None:
         return _sign(value, bound) if isinstance(value, str) else None
     if isinstance(value, str) and _NUMBER.fullmatch(text := value.strip()):
         # Compare as written: as a float 0.8 is a little more than the "0.8" of a model.
-        return _sign(Decimal(text), Decimal(repr(float(bound))) if isinstance(bound, float) else bound)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and not _is_nan(value)
+        return _sign(Decimal(text), Decimal(repr(bound)) if isinstance(bound, float) else bound)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and value == value  # noqa: PLR0124 - NaN
     return _sign(value, bound) if is_number else None
-
-
-def _is_nan(value: float) -> bool:
-    return isinstance(value, float) and math.isnan(value)
 
 
 def _sign(one: Any, other: Any) -> int:
     return (one > other) - (one < other)
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """The meaning of a condition over one key: a test of the value, and its words with a place for the operand."""
-
-    test: Callable[[Any, Any], bool]
-    words: str
-
-
-OPERATORS: Final[Mapping[str, Operator]] = {
-    "exists": Operator(lambda value, _: _exists(value), "exists"),
-    "not_exists": Operator(lambda value, _: not _exists(value), "does not exist"),
-    "empty": Operator(lambda value, _: _is_empty(value), "is empty"),
-    "not_empty": Operator(lambda value, _: not _is_empty(value), "is not empty"),
-    "equals": Operator(is_same, "== {}"),
-    "not_equals": Operator(lambda value, other: not is_same(value, other), "!= {}"),
-    "greater_than": Operator(lambda value, bound: _compare(value, bound) == 1, "> {}"),
-    "less_than": Operator(lambda value, bound: _compare(value, bound) == -1, "< {}"),
-    "at_least": Operator(lambda value, bound: _compare(value, bound) in {0, 1}, ">= {}"),
-    "at_most": Operator(lambda value, bound: _compare(value, bound) in {0, -1}, "<= {}"),
-    "contains": Operator(_contains, "contains {}"),
-    "contains_any": Operator(lambda value, parts: any(_contains(value, each) for each in parts), "contains any of {}"),
-    "contains_all": Operator(lambda value, parts: all(_contains(value, each) for each in parts), "contains all of {}"),
-    "starts_with": Operator(lambda value, text: isinstance(value, str) and value.startswith(text), "starts with {}"),
-    "ends_with": Operator(lambda value, text: isinstance(value, str) and value.endswith(text), "ends with {}"),
-    "matches": Operator(lambda value, regex: isinstance(value, str) and regex.search(value) is not None, "matches {}"),
+_Operator: TypeAlias = tuple[Callable[[Any, Any], bool], str]
+OPERATORS: Final[Mapping[str, _Operator]] = {
+    "exists": (lambda value, _: _exists(value), "exists"),
+    "not_exists": (lambda value, _: not _exists(value), "does not exist"),
+    "empty": (lambda value, _: _is_empty(value), "is empty"),
+    "not_empty": (lambda value, _: not _is_empty(value), "is not empty"),
+    "equals": (is_same, "== {}"),
+    "not_equals": (lambda value, other: not is_same(value, other), "!= {}"),
+    "greater_than": (lambda value, bound: _compare(value, bound) == 1, "> {}"),
+    "less_than": (lambda value, bound: _compare(value, bound) == -1, "< {}"),
+    "at_least": (lambda value, bound: _compare(value, bound) in {0, 1}, ">= {}"),
+    "at_most": (lambda value, bound: _compare(value, bound) in {0, -1}, "<= {}"),
+    "contains": (_contains, "contains {}"),
+    "contains_any": (lambda value, parts: any(_contains(value, each) for each in parts), "contains any of {}"),
+    "contains_all": (lambda value, parts: all(_contains(value, each) for each in parts), "contains all of {}"),
+    "starts_with": (lambda value, text: isinstance(value, str) and value.startswith(text), "starts with {}"),
+    "ends_with": (lambda value, text: isinstance(value, str) and value.endswith(text), "ends with {}"),
+    "matches": (lambda value, regex: isinstance(value, str) and regex.search(value) is not None, "matches {}"),
 }
+"""The meaning of a condition over one key: a test of the value with the operand, and its words for people."""
 
 
 class Condition(ABC):
     """A question about the outputs of a node. Combine conditions with `one & other`, `one | other` and `~one`.
 
     A condition is data: `to_dict` writes it and `condition_of` reads it back. Conditions are equal if their written
-    forms are.
+    forms are. A wrong operand raises pydantic's ValidationError, which is a ValueError.
     """
-
-    __slots__ = ()
 
     type: ClassVar[str]
     """The name of the condition in JSON."""
@@ -161,7 +207,7 @@ def _parts_of(kind: type[And | Or], condition: Condition) -> tuple[Condition, ..
     return condition.conditions if isinstance(condition, kind) else (condition,)
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False)
+@plain_dataclass(frozen=True, eq=False, init=False)
 class _Joined(Condition):
     """Several conditions, evaluated in order until the result is known."""
 
@@ -188,7 +234,6 @@ class _Joined(Condition):
         return frozenset[str]().union(*(each.paths() for each in self.conditions))
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False)
 class And(_Joined):
     """Holds if all its conditions hold."""
 
@@ -199,7 +244,6 @@ class And(_Joined):
         return all(condition.holds(outputs) for condition in self.conditions)
 
 
-@dataclass(frozen=True, slots=True, eq=False, init=False)
 class Or(_Joined):
     """Holds if one of its conditions holds."""
 
@@ -210,7 +254,7 @@ class Or(_Joined):
         return any(condition.holds(outputs) for condition in self.conditions)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@plain_dataclass(frozen=True, eq=False)
 class Not(Condition):
     """Holds if its condition does not, so also for a missing key."""
 
@@ -250,61 +294,47 @@ def _require_conditions(name: str, conditions: tuple[Condition, ...]) -> tuple[C
     for condition in conditions:
         if not isinstance(condition, Condition):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise TypeError(f"{name} is made of conditions, such as Equals('intent', 'billing'), not of {condition!r}")
-    if max(map(_depth, conditions)) >= DEPTH_MAX:
-        raise ValueError(_TOO_DEEP)
     return conditions
 
 
-def _depth(condition: Condition) -> int:
-    inner = condition.conditions if isinstance(condition, _Joined) else ()
-    inner = (condition.condition,) if isinstance(condition, Not) else inner
-    return 1 + max(map(_depth, inner), default=0)
+Key: TypeAlias = Annotated[
+    StrictStr, Field(pattern=r"^[^.]+(\.[^.]+)*$", description="An output key: score or result.score.")
+]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+def read_as(form: Any) -> GetPydanticSchema:
+    """Read a field in another form than its annotation says."""
+    return GetPydanticSchema(lambda _, handler: handler(form))
+
+
+@dataclass(frozen=True, eq=False, config=_CONFIG)
 class _KeyCondition(Condition):
-    """A condition over one key, whose meaning is in the table of operators."""
+    """A condition over one key, whose meaning is in the table of operators. A second field is its operand."""
 
-    key: str
+    key: Key
 
-    def __post_init__(self) -> None:
-        key = cast("object", self.key)
-        if not isinstance(key, str):
-            raise TypeError(f"the key of a condition is a text, such as 'score' or 'result.score', not {key!r}")
-        if not all(key.split(".")):
-            raise ValueError(f"the key {key!r} of a condition has an empty part; write 'score' or 'result.score'")
-        for each in fields(self):
-            if each.init and each.name != "key":
-                object.__setattr__(self, each.name, self._checked(each.name, getattr(self, each.name)))
-
-    def _checked(self, name: str, operand: Any) -> Any:
-        """Return a copy of an operand. Raises TypeError or ValueError."""
-        return copy_json(operand, self._what(name))
-
-    def _what(self, name: str) -> str:
-        return f"the {name} of {type(self).__name__}({self.key!r}, ...)"
-
-    @property
-    def operand(self) -> Any:
-        """Return the second argument of the operator's test."""
-        return None
+    def _operand(self) -> Any:
+        return next((getattr(self, each.name) for each in fields(self)[1:]), None)
 
     def holds(self, outputs: Mapping[str, Any]) -> bool:
         """Apply the operator to the value of the key."""
-        return OPERATORS[self.type].test(look_up(outputs, self.key), self.operand)
+        test, _ = OPERATORS[self.type]
+        return test(look_up(outputs, self.key), self._operand())
 
     def describe(self) -> str:
         """Return the key, and the words of the operator with its operand."""
-        words = OPERATORS[self.type].words.format(self._operand_text())
-        return f"{self.key if self.key.isprintable() else repr(self.key)} {words}"
+        _, words = OPERATORS[self.type]
+        return f"{self.key if self.key.isprintable() else repr(self.key)} {words.format(self._operand_text())}"
 
     def _operand_text(self) -> str:
-        return repr(self.operand)
+        return repr(self._operand())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the type, the key and the operand."""
-        operands = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
-        return {"type": self.type, **copy_json(operands, "the condition")}
+        written = {each.name: getattr(self, each.name) for each in fields(self)}
+        if written.get("ignore_case") is False:
+            del written["ignore_case"]
+        return json.loads(json.dumps({"type": self.type, **written}))
 
     def fields(self) -> frozenset[str]:
         """Return the first part of the key."""
@@ -318,128 +348,82 @@ class _KeyCondition(Condition):
 class Exists(_KeyCondition):
     """Holds if there is a value other than None. False, 0 and "" are values."""
 
-    __slots__ = ()
     type = "exists"
 
 
 class NotExists(_KeyCondition):
     """Holds if the key is missing or its value is None."""
 
-    __slots__ = ()
     type = "not_exists"
 
 
 class Empty(_KeyCondition):
     """Holds if the value is missing, None, a text of white space, or an empty list or dict. Numbers are never empty."""
 
-    __slots__ = ()
     type = "empty"
 
 
 class NotEmpty(_KeyCondition):
     """Holds if `Empty` does not."""
 
-    __slots__ = ()
     type = "not_empty"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False, config=_CONFIG)
 class _ValueCondition(_KeyCondition):
-    """A condition with one JSON value as operand."""
-
-    value: Any
-
-    @property
-    def operand(self) -> Any:
-        """Return the value."""
-        return self.value
+    value: Annotated[Any, read_as(JsonValue)]
 
 
 class Equals(_ValueCondition):
     """Holds if the value is this one. 1 equals 1.0; True is not 1, "7" is not 7, and a missing key is not None."""
 
-    __slots__ = ()
     type = "equals"
 
 
 class NotEquals(_ValueCondition):
     """Holds if `Equals` does not, so also for a missing key."""
 
-    __slots__ = ()
     type = "not_equals"
 
 
 class Contains(_ValueCondition):
     """Holds if a text contains this text, a list this element, or a dict this key."""
 
-    __slots__ = ()
     type = "contains"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False, config=_CONFIG)
 class _BoundCondition(_KeyCondition):
-    """A condition with a bound: a finite number or a text."""
-
-    value: float | str
-
-    @property
-    def operand(self) -> Any:
-        """Return the bound."""
-        return self.value
-
-    def _checked(self, name: str, operand: Any) -> Any:
-        if isinstance(operand, bool) or not isinstance(operand, int | float | str):
-            raise TypeError(f"{self._what(name)} is {operand!r}; give a number or a text")
-        return copy_json(operand, self._what(name))
+    value: StrictInt | StrictFloat | StrictStr
 
 
 class GreaterThan(_BoundCondition):
     """Holds if the value is greater than the bound."""
 
-    __slots__ = ()
     type = "greater_than"
 
 
 class LessThan(_BoundCondition):
     """Holds if the value is less than the bound."""
 
-    __slots__ = ()
     type = "less_than"
 
 
 class AtLeast(_BoundCondition):
     """Holds if the value is the bound or greater."""
 
-    __slots__ = ()
     type = "at_least"
 
 
 class AtMost(_BoundCondition):
     """Holds if the value is the bound or less."""
 
-    __slots__ = ()
     type = "at_most"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False, config=_CONFIG)
 class _ValuesCondition(_KeyCondition):
-    """A condition with several JSON values as operand."""
-
-    values: Iterable[Any]
-
-    @property
-    def operand(self) -> Any:
-        """Return the values."""
-        return self.values
-
-    def _checked(self, name: str, operand: Any) -> Any:
-        # A text and a dict are iterable too, but nobody means their characters or keys.
-        if isinstance(operand, str | bytes | Mapping) or not isinstance(operand, Iterable):
-            raise TypeError(f"{self._what(name)} are {operand!r}; give a list")
-        values = tuple(copy_json(list(cast("Iterable[Any]", operand)), self._what(name)))
-        if not values:
-            raise ValueError(f"{self._what(name)} are empty; give at least one")
-        return values
+    values: Annotated[Iterable[Any], read_as(Annotated[tuple[JsonValue, ...], Field(min_length=1)])]
 
     def _operand_text(self) -> str:
         return ", ".join(map(repr, self.values))
@@ -448,47 +432,41 @@ class _ValuesCondition(_KeyCondition):
 class ContainsAny(_ValuesCondition):
     """Holds if `Contains` holds for one of the values."""
 
-    __slots__ = ()
     type = "contains_any"
 
 
 class ContainsAll(_ValuesCondition):
     """Holds if `Contains` holds for each of the values."""
 
-    __slots__ = ()
     type = "contains_all"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False, config=_CONFIG)
 class _TextCondition(_KeyCondition):
-    """A condition with a text as operand."""
-
-    value: str
-
-    @property
-    def operand(self) -> Any:
-        """Return the text."""
-        return self.value
-
-    def _checked(self, name: str, operand: Any) -> Any:
-        return _require_text(self._what(name), operand)
+    value: StrictStr
 
 
 class StartsWith(_TextCondition):
     """Holds if the value is a text that starts with this one."""
 
-    __slots__ = ()
     type = "starts_with"
 
 
 class EndsWith(_TextCondition):
     """Holds if the value is a text that ends with this one."""
 
-    __slots__ = ()
     type = "ends_with"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+def _require_pattern(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}; see Python's module re") from error
+    return pattern
+
+
+@dataclass(frozen=True, eq=False, config=_CONFIG)
 class Matches(_KeyCondition):
     """Holds if the value is a text in which this regular expression is found; write "^...$" for the whole text.
 
@@ -496,182 +474,85 @@ class Matches(_KeyCondition):
     """
 
     type = "matches"
-    pattern: str
-    ignore_case: bool = False
-    _regex: re.Pattern[str] = field(init=False, repr=False)
+    pattern: Annotated[StrictStr, AfterValidator(_require_pattern)]
+    ignore_case: StrictBool = False
 
-    def __post_init__(self) -> None:
-        _KeyCondition.__post_init__(self)  # slots=True makes a new class, so super() does not work here.
-        try:
-            object.__setattr__(self, "_regex", re.compile(self.pattern, re.IGNORECASE if self.ignore_case else 0))
-        except (re.error, OverflowError, RecursionError) as error:
-            raise ValueError(
-                f"{self.pattern!r} is not a regular expression: {error}; see Python's module re for how to write one"
-            ) from error
-
-    def _checked(self, name: str, operand: Any) -> Any:
-        if name == "pattern":
-            return _require_text(self._what(name), operand)
-        if not isinstance(operand, bool):
-            raise TypeError(f"{self._what(name)} is True or False, not {operand!r}")
-        return operand
-
-    @property
-    def operand(self) -> Any:
-        """Return the compiled pattern."""
-        return self._regex
+    def _operand(self) -> re.Pattern[str]:
+        return re.compile(self.pattern, re.IGNORECASE if self.ignore_case else 0)
 
     def _operand_text(self) -> str:
         return f"{self.pattern!r}{', in letters of any case' if self.ignore_case else ''}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the type, the key, the pattern, and `ignore_case` if it is set."""
-        written: dict[str, Any] = {"type": self.type, "key": self.key, "pattern": self.pattern}
-        return {**written, "ignore_case": True} if self.ignore_case else written
+
+class Tagged:
+    """Read a class from JSON that names it by its `type`, beside its fields."""
+
+    def __init__(self, tag: str) -> None:
+        self._tag = tag
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return no_info_before_validator_function(_without_type, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        written = handler(schema)
+        own = handler.resolve_ref_schema(written)
+        own["properties"] = {**own["properties"], "type": {"const": self._tag, "type": "string"}}
+        own["required"] = list(dict.fromkeys(["type", *own.get("required", ())]))
+        return written
 
 
-def _require_text(what: str, operand: object) -> str:
-    if not isinstance(operand, str):
-        raise TypeError(f"{what} is {operand!r}; give a text")
-    return operand
+def _without_type(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return {key: each for key, each in cast("Mapping[str, Any]", value).items() if key != "type"}
 
 
-_LEAVES: Final[Mapping[str, type[_KeyCondition]]] = {
-    kind.type: kind
-    for kind in (
-        *(Exists, NotExists, Empty, NotEmpty, Equals, NotEquals, Contains, GreaterThan, LessThan, AtLeast, AtMost),
-        *(ContainsAny, ContainsAll, StartsWith, EndsWith, Matches),
-    )
-}
+def tag_of(value: Any) -> str | None:
+    """Return the `type` of a JSON object."""
+    tag = cast("Mapping[str, Any]", value).get("type") if isinstance(value, Mapping) else None
+    return tag if isinstance(tag, str) else None
 
 
-class ConditionModel(BaseModel):
-    """The JSON form of a condition. One model per shape keeps validation with the JSON schema linear in the depth."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-    def condition(self) -> Condition:
-        """Return the condition."""
-        operands = self.model_dump(exclude={"type"}, exclude_unset=True)
-        try:
-            return _LEAVES[cast("Any", self).type](**operands)
-        except (TypeError, RecursionError) as error:
-            raise ValueError(str(error)) from error
-
-
-Key: TypeAlias = Annotated[
-    str, Field(pattern=r"^[^.]+(\.[^.]+)*$", description="An output key: score or result.score.")
-]
-
-
-class KeyEntry(ConditionModel):
-    """Tests that there is a value, or something in it."""
-
-    type: Literal["exists", "not_exists", "empty", "not_empty"]
-    key: Key
-
-
-class ValueEntry(ConditionModel):
-    """Compares the value, or looks for a value in it."""
-
-    type: Literal["equals", "not_equals", "contains"]
-    key: Key
-    value: Any
-
-
-class BoundEntry(ConditionModel):
-    """Compares the value with a bound."""
-
-    type: Literal["greater_than", "less_than", "at_least", "at_most"]
-    key: Key
-    value: int | float | str
-
-
-class ValuesEntry(ConditionModel):
-    """Looks for several values in the value."""
-
-    type: Literal["contains_any", "contains_all"]
-    key: Key
-    values: Annotated[list[Any], Field(min_length=1)]
-
-
-class TextEntry(ConditionModel):
-    """Compares the start or the end of a text."""
-
-    type: Literal["starts_with", "ends_with"]
-    key: Key
-    value: str
-
-
-class MatchesEntry(ConditionModel):
-    """Searches a text for a regular expression of Python."""
-
-    type: Literal["matches"]
-    key: Key
-    pattern: str
-    ignore_case: bool = False
-
-
-class JoinedEntry(ConditionModel):
+@with_config(_CONFIG)
+class JoinedForm(TypedDict):
     """Requires all or one of several conditions."""
 
     type: Literal["and", "or"]
-    conditions: Annotated[list[ConditionEntry], Field(min_length=1)]
-
-    def condition(self) -> Condition:
-        """Return the condition."""
-        return (And if self.type == And.type else Or)(*cast("list[Condition]", self.conditions))
+    conditions: Annotated[list[AnyCondition], Field(min_length=1)]
 
 
-class NotEntry(ConditionModel):
+@with_config(_CONFIG)
+class NotForm(TypedDict):
     """Negates a condition."""
 
     type: Literal["not"]
-    condition_: ConditionEntry = Field(alias="condition")
-
-    def condition(self) -> Condition:
-        """Return the condition."""
-        return Not(cast("Condition", self.condition_))
+    condition: AnyCondition
 
 
-def _to_condition(entry: ConditionModel) -> Condition:
-    return entry.condition()
-
-
-ConditionEntry = TypeAliasType(
-    "ConditionEntry",
-    Annotated[
-        Annotated[
-            KeyEntry | ValueEntry | BoundEntry | ValuesEntry | TextEntry | MatchesEntry | JoinedEntry | NotEntry,
-            Field(discriminator="type"),
-        ],
-        AfterValidator(_to_condition),
-    ],
+_LEAVES: Final = (
+    *(Exists, NotExists, Empty, NotEmpty, Equals, NotEquals, Contains, GreaterThan, LessThan, AtLeast, AtMost),
+    *(ContainsAny, ContainsAll, StartsWith, EndsWith, Matches),
 )
-"""The JSON form of a condition, which pydantic reads as a `Condition`."""
-
-JoinedEntry.model_rebuild()
-NotEntry.model_rebuild()
-_READER: Final[TypeAdapter[Any]] = TypeAdapter(ConditionEntry)
-
-
-def require_flat(data: Any) -> Any:
-    """Return the JSON of a condition. Raises ValueError if it is nested too deeply to be read."""
-    level: list[Any] = [data]
-    for _ in range(DEPTH_MAX):
-        level = [inner for each in level for inner in _inner_of(each)]
-        if not level:
-            return data
-    raise ValueError(_TOO_DEEP)
+_FORMS: Final[Any] = Union[
+    (
+        *(Annotated[kind, Tagged(kind.type), Tag(kind.type)] for kind in _LEAVES),
+        Annotated[JoinedForm, AfterValidator(lambda form: And(*form["conditions"])), Tag(And.type)],
+        Annotated[JoinedForm, AfterValidator(lambda form: Or(*form["conditions"])), Tag(Or.type)],
+        Annotated[NotForm, AfterValidator(lambda form: Not(form["condition"])), Tag(Not.type)],
+    )
+]
 
 
-def _inner_of(data: Any) -> list[Any]:
-    if not isinstance(data, Mapping):
-        return []
-    entry = cast("Mapping[str, Any]", data)
-    several = entry.get("conditions")
-    single = [entry["condition"]] if "condition" in entry else []
-    return [*(cast("list[Any]", several) if isinstance(several, list) else ()), *single]
+def _read(value: Any, validate: Callable[[Any], Condition]) -> Condition:
+    return value if isinstance(value, Condition) else validate(value)
+
+
+AnyCondition = TypeAliasType(
+    "AnyCondition",
+    Annotated[Condition, read_as(Annotated[_FORMS, Discriminator(tag_of), WrapValidator(_read)])],
+)
+"""A condition, or its JSON form."""
+_READER: Final[TypeAdapter[Condition]] = TypeAdapter(AnyCondition)
 
 
 def condition_of(data: Any, path: str = "") -> Condition:
@@ -680,13 +561,7 @@ def condition_of(data: Any, path: str = "") -> Condition:
     Raises AgentWorkflowBuildError with all that is wrong.
     """
     try:
-        return _READER.validate_python(require_flat(data))
+        return _READER.validate_python(data)
     except ValidationError as error:
-        found = problems_in(error, data, lambda place: _inside(path, path_of(place)))
+        found = problems_in(error, data, lambda place: path_of(place, path))
         raise AgentWorkflowBuildError(list(found.values())) from error
-    except ValueError as error:
-        raise AgentWorkflowBuildError(f"{path}: {error}" if path else str(error)) from error
-
-
-def _inside(path: str, inner: str) -> str:
-    return f"{path}{'' if not path or not inner or inner.startswith('[') else '.'}{inner}"

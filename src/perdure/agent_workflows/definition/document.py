@@ -1,31 +1,35 @@
-"""The JSON document of a definition: pydantic models, which validate it, convert it, and describe it to editors.
+"""Definitions as JSON: read, written, and described by a JSON schema.
 
-JSON cannot hold agents, classes and functions. The document marks their places; `reading` puts live objects there
-before validation.
+JSON cannot hold agents, classes and functions. A document has marks in their places, and the reader gives the objects
+again. Nothing is imported by a name in JSON.
 """
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator, Mapping
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
 from datetime import timedelta
-from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeAlias, cast
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
-    PlainValidator,
+    StrictBool,
+    StrictStr,
     Tag,
-    WrapValidator,
+    ValidationError,
     model_validator,
+    with_config,
 )
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import PydanticCustomError
-from typing_extensions import TypeAliasType, override
+from pydantic.json_schema import GenerateJsonSchema
+from typing_extensions import TypedDict, override
 
 from perdure import (
     AgentException,
@@ -40,441 +44,59 @@ from perdure import (
     ToolException,
     ToolExecutionException,
 )
-from perdure.agent_workflows.definition.conditions import And, Condition, ConditionEntry, require_flat
-from perdure.agent_workflows.definition.json_values import copy_json
+from perdure.agent_workflows.definition.conditions import And, Condition, condition_of, tag_of
 from perdure.agent_workflows.definition.values import (
+    OUTPUT_TYPES,
     AgentConfig,
-    Approval,
     Conversation,
-    ConversationKind,
     Definition,
+    Duration,
     Edge,
-    Handoffs,
     Iterations,
     Name,
     Node,
-    OnError,
     Predicate,
-    Seconds,
     StructuredOutput,
-    TextOutput,
-    UnionOutput,
+    When,
     all_of,
+    predicate_parts,
 )
-from perdure.agent_workflows.errors import AgentWorkflowError, MissingInputError
+from perdure.agent_workflows.errors import (
+    AgentWorkflowBuildError,
+    AgentWorkflowError,
+    MissingInputError,
+    describe,
+    path_of,
+    problems_in,
+)
+
+if TYPE_CHECKING:
+    from perdure.agent_workflows.errors import Place
 
 _OUR_ERRORS: Final = (
     *(AgentException, ToolException, ToolExecutionException, ExecutorTimeoutError, StepTimeoutError),
     *(ChatClientException, ChatClientInvalidAuthException, ChatClientInvalidRequestException),
     *(ChatClientInvalidResponseException, AgentWorkflowError, MissingInputError),
 )
-ERRORS: Final[Mapping[str, type[Exception]]] = {
+_ERRORS: Final[Mapping[str, type[Exception]]] = {
     **{name: each for name, each in vars(builtins).items() if isinstance(each, type) and issubclass(each, Exception)},
     **{each.__name__: each for each in _OUR_ERRORS},
 }
 """The exceptions that a document may name: Python's own, and those of agents."""
-OMITTED: Final[Any] = None
-"""The default of an optional key. The key may be absent, but null is refused."""
+_FORM: Final = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True, arbitrary_types_allowed=True
-    )
-
-    def given(self) -> dict[str, Any]:
-        """Return the values of the keys that the document has."""
-        return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
-
-
-def _refuse(what: str) -> PydanticCustomError:
-    return PydanticCustomError("left_out", cast("Any", what.replace("{", "{{").replace("}", "}}")))
-
-
-def _require_finite(value: float) -> float:
-    try:
-        float(value)
-    except OverflowError:
-        raise ValueError("the number is too large") from None
-    return value
-
-
-def _to_duration(seconds: float) -> timedelta:
-    try:
-        duration = timedelta(seconds=seconds)
-    except OverflowError:
-        raise ValueError("the number of seconds is too large") from None
-    if not duration:
-        raise ValueError("give at least a millionth of a second")
-    return duration
-
-
-_NodeSeconds: TypeAlias = Annotated[Seconds, AfterValidator(_require_finite)]
-_Duration: TypeAlias = Annotated[Seconds, AfterValidator(_to_duration)]
-_Number: TypeAlias = Annotated[
-    Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0)], AfterValidator(_require_finite)
-]
-
-
-class FunctionMark(_Entry):
-    """A function, which JSON cannot hold. The reader of the document gives it again."""
-
-    type: Literal["function"]
-    name: Name = OMITTED
-    """The name by which the function may be given."""
-
-
-class ClassMark(_Entry):
-    """A class of errors, which JSON cannot hold. The reader of the document gives it again."""
-
-    type: Literal["class"]
-    name: Name
-    """The name of the class."""
-
-
-def is_function_mark(value: object) -> bool:
-    """Return True if a JSON value stands for a function."""
-    return isinstance(value, Mapping) and cast("Mapping[str, Any]", value).get("type") == "function"
-
-
-def is_live(value: object) -> bool:
-    """Return True if a value is a function or a condition, and not JSON."""
-    return isinstance(value, Condition) or (callable(value) and not isinstance(value, type))
-
-
-def _function(value: Any, validate: Callable[[Any], Any]) -> Any:
-    if is_live(value):
-        return value
-    mark: FunctionMark = validate(value)
-    name = "" if mark.name is OMITTED else f", or as predicates[{mark.name!r}]"
-    raise _refuse(f"it is a function, which JSON can't hold; give it as predicates[<path>]{name}")
-
-
-_Function: TypeAlias = Annotated[FunctionMark, WrapValidator(_function)]
-
-
-def _kind_of_when(value: Any) -> str:
-    return "function" if is_function_mark(value) or is_live(value) else "condition"
-
-
-def kind_of_edge_when(value: Any) -> str:
-    """Return the member of the union of an edge's `when`."""
-    if isinstance(value, Mapping):
-        entry = cast("Mapping[str, Any]", value)
-        inner: object = entry.get("conditions")
-        parts = cast("list[Any]", inner) if isinstance(inner, list) else []
-        if entry.get("type") == And.type and any(_kind_of_when(each) == "function" for each in parts):
-            return "mixed"
-    return _kind_of_when(value)
-
-
-_Condition: TypeAlias = Annotated[ConditionEntry, BeforeValidator(require_flat)]
-When = TypeAliasType(
-    "When",
-    Annotated[
-        Annotated[_Function, Tag("function")] | Annotated[_Condition, Tag("condition")], Discriminator(_kind_of_when)
-    ],
-)
-
-
-class MixedEntry(_Entry):
+@with_config(_FORM)
+class MixedForm(TypedDict):
     """Functions and conditions that must all hold."""
 
     type: Literal["and"]
-    conditions: list[When] = Field(
-        json_schema_extra={"contains": {"required": ["type"], "properties": {"type": {"const": "function"}}}}
-    )
+    conditions: Annotated[list[When], Field(min_length=1)]
 
 
-_EdgeWhen: TypeAlias = Annotated[
-    Annotated[_Function, Tag("function")]
-    | Annotated[MixedEntry, Tag("mixed")]
-    | Annotated[_Condition, Tag("condition")],
-    Discriminator(kind_of_edge_when),
-]
-
-
-class PrebuiltEntry(_Entry):
-    """An agent that JSON cannot hold. The reader of the document gives it again. The other keys are information."""
-
-    prebuilt: Literal[True]
-    name: str = OMITTED
-    """The name of the agent."""
-    description: str = OMITTED
-    """The purpose of the agent."""
-    instructions: str = OMITTED
-    """The instructions of the agent."""
-
-    def agent(self) -> AgentConfig:
-        """Refuse the entry: no agent was given for it."""
-        raise _refuse("it is an agent, which JSON can't hold; give it as agents[<node>]")
-
-
-def _refuse_lost_options(names: list[str]) -> list[str]:
-    if names:
-        raise _refuse(
-            f"JSON can't hold the options {', '.join(map(repr, names))}; put values for them into `options` and remove "
-            "this key, or give the agent again in agents="
-        )
-    return names
-
-
-def _copy_options(options: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return copy_json(options, "an option")
-    except (TypeError, RecursionError) as error:
-        raise ValueError(str(error)) from error
-
-
-class AgentEntry(_Entry):
-    """An agent that is created with the chat client of the workflow."""
-
-    name: Name = OMITTED
-    """The name of the agent; by default the id of the node."""
-    instructions: str = OMITTED
-    """The instructions of the agent."""
-    description: str = OMITTED
-    """The purpose of the agent."""
-    model: Name = OMITTED
-    """The model, if not that of the client."""
-    tools: list[Name] = OMITTED
-    """Names of tools that are given to the builder."""
-    options: Annotated[dict[str, Any], AfterValidator(_copy_options)] = OMITTED
-    """Options of the chat client, such as temperature."""
-    options_left_out: Annotated[list[Name], AfterValidator(_refuse_lost_options)] = OMITTED
-    """Options that JSON cannot hold: give values, or the agent again."""
-
-    def agent(self) -> AgentConfig:
-        """Return the agent as a value."""
-        values = {name: value for name, value in self.given().items() if name != "options_left_out"}
-        values["tools"] = tuple(values.get("tools", ()))
-        return AgentConfig(**values)
-
-
-def _kind_of_agent(value: Any) -> str:
-    return "prebuilt" if isinstance(value, Mapping) and "prebuilt" in value else "agent"
-
-
-def _agent(value: Any, validate: Callable[[Any], Any]) -> Any:
-    return value if isinstance(value, AgentConfig | SupportsAgentRun) else validate(value).agent()
-
-
-_Agent: TypeAlias = Annotated[
-    Annotated[
-        Annotated[AgentEntry, Tag("agent")] | Annotated[PrebuiltEntry, Tag("prebuilt")], Discriminator(_kind_of_agent)
-    ],
-    WrapValidator(_agent),
-]
-
-
-class SchemaEntry(BaseModel):
-    """The JSON schema of an object."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-    type: Literal["object"] = OMITTED
-    properties: dict[str, Any] = OMITTED
-    title: str = OMITTED
-
-
-class TitledSchemaEntry(SchemaEntry):
-    """The JSON schema of one of several types, which is known by its title."""
-
-    title: Name = Field()
-
-
-def _shape(value: Any, validate: Callable[[Any], Any]) -> Any:
-    """Accept a class that was given for a schema, or a JSON schema, of which a copy is kept."""
-    if isinstance(value, type):
-        return cast("object", value)
-    validate(value)
-    try:
-        return copy_json(value, "the schema")
-    except (TypeError, RecursionError) as error:
-        raise ValueError(str(error)) from error
-
-
-class TextOutputEntry(_Entry):
-    """A text under one key."""
-
-    type: Literal["text"]
-    key: Name = OMITTED
-    """The output key."""
-
-    def output(self) -> TextOutput:
-        """Return the output."""
-        return TextOutput() if self.key is OMITTED else TextOutput(self.key)
-
-
-class StructuredOutputEntry(_Entry):
-    """A value. Its fields are output keys, and `result` is the whole."""
-
-    type: Literal["structured"]
-    shape: Annotated[SchemaEntry, WrapValidator(_shape)] = Field(alias="schema")
-    mode: Literal["native", "tool"] = "native"
-    """The way in which the model is made to answer in this form."""
-
-    def output(self) -> StructuredOutput:
-        """Return the output."""
-        return StructuredOutput(cast("Any", self.shape), self.mode)
-
-
-class UnionOutputEntry(_Entry):
-    """A value of one of several types, known by their titles."""
-
-    type: Literal["union"]
-    types: Annotated[list[Annotated[TitledSchemaEntry, WrapValidator(_shape)]], Field(min_length=1)]
-
-    def output(self) -> UnionOutput:
-        """Return the output."""
-        return UnionOutput(tuple(cast("list[Any]", self.types)))
-
-
-class HandoffsEntry(_Entry):
-    """The choice of a router."""
-
-    type: Literal["handoffs"]
-    targets: Annotated[dict[str, str], Field(min_length=1)]
-    """Tells the model, by node, when to choose it."""
-    default: Name = OMITTED
-    """The node to take if the model chooses none."""
-
-    def output(self) -> Handoffs:
-        """Return the output."""
-        return Handoffs(self.targets, self.default)
-
-
-OutputEntry: TypeAlias = Annotated[
-    TextOutputEntry | StructuredOutputEntry | UnionOutputEntry | HandoffsEntry, Field(discriminator="type")
-]
-_Output: TypeAlias = Annotated[OutputEntry, AfterValidator(lambda entry: entry.output())]
-
-
-class OnErrorEntry(_Entry):
-    """The reaction to a failure."""
-
-    mode: Literal["stop", "skip_dependents", "isolate"] = "stop"
-    """The effect on the other nodes."""
-
-
-class FallbackEntry(_Entry):
-    """Another node gets the task of a failed one."""
-
-    mode: Literal["fallback"]
-    fallback: Name
-    """The node that gets the task."""
-
-
-def _kind_of_on_error(value: Any) -> str:
-    mode: object = cast("Mapping[str, Any]", value).get("mode") if isinstance(value, Mapping) else None
-    return "fallback" if mode == "fallback" else "plain"
-
-
-_OnErrorLong: TypeAlias = Annotated[
-    Annotated[OnErrorEntry, Tag("plain")] | Annotated[FallbackEntry, Tag("fallback")],
-    Discriminator(_kind_of_on_error),
-]
-_OnError: TypeAlias = Annotated[
-    _OnErrorLong,
-    BeforeValidator(
-        lambda value: {"mode": value} if isinstance(value, str) else value,
-        json_schema_input_type=Literal["stop", "skip_dependents", "isolate"] | _OnErrorLong,
-    ),
-    AfterValidator(lambda entry: OnError(**entry.given())),
-]
-
-
-class ApprovalEntry(_Entry):
-    """A request for approval, before the output is used."""
-
-    message: str = OMITTED
-    """The question."""
-    when: When = OMITTED
-    """The outputs that need approval; by default all."""
-    timeout: _Duration = OMITTED
-    """Seconds, after which the request counts as denied."""
-
-
-def _approval(value: Any, validate: Callable[[Any], Any]) -> Approval | None:
-    if value is False:
-        return None
-    short = {} if value is True else {"message": value} if isinstance(value, str) else None
-    return Approval(**validate(value if short is None else short).given())
-
-
-_Approval: TypeAlias = Annotated[
-    ApprovalEntry, WrapValidator(_approval, json_schema_input_type=bool | str | ApprovalEntry)
-]
-
-
-def _error_class(value: Any) -> type[Exception]:
-    if isinstance(value, type) and issubclass(value, Exception):
-        return value
-    if not isinstance(value, str):
-        name = ClassMark.model_validate(value).name
-        raise _refuse(f"it is a class of errors, which JSON can't hold; give it as types[{name!r}]")
-    if value not in ERRORS:
-        raise _refuse(f"there is no built-in error {value!r}; give its class as types[{value!r}]")
-    return ERRORS[value]
-
-
-_ErrorClass: TypeAlias = Annotated[Any, PlainValidator(_error_class, json_schema_input_type=Name | ClassMark)]
-
-
-def _kind_of_backoff(value: Any) -> str:
-    return "function" if is_function_mark(value) or is_live(value) else "plain"
-
-
-class RetryEntry(_Entry):
-    """The attempts of a failing node."""
-
-    attempts: Annotated[int, Field(ge=1)] = OMITTED
-    """The number of attempts in all."""
-    backoff: Annotated[
-        Annotated[_Number, Tag("plain")] | Annotated[_Function, Tag("function")], Discriminator(_kind_of_backoff)
-    ] = OMITTED
-    """Seconds to wait after the first failure."""
-    factor: _Number = OMITTED
-    """By this factor each further wait is longer."""
-    longest: _Number = OMITTED
-    """The longest wait in seconds."""
-    on: Annotated[
-        Annotated[list[_ErrorClass], Tag("plain")] | Annotated[_Function, Tag("function")],
-        Discriminator(_kind_of_backoff),
-    ] = OMITTED
-    """The errors that are worth another attempt."""
-
-
-def _retry(value: Any, validate: Callable[[Any], Any]) -> Retry:
-    entry = validate({"attempts": value} if isinstance(value, int | float) else value)
-    values: dict[str, Any] = entry.given()
-    if isinstance(values.get("on"), list):
-        values["on"] = tuple(values["on"])
-    return Retry(**values)
-
-
-_Retry: TypeAlias = Annotated[
-    RetryEntry, WrapValidator(_retry, json_schema_input_type=Annotated[int, Field(ge=1)] | RetryEntry)
-]
-
-
-class NodeEntry(_Entry):
-    """An agent in the workflow: its input, its output, and what happens when it fails."""
-
-    agent: _Agent
-    output: _Output = OMITTED
-    input_key: Name = OMITTED
-    """The value that the node reads: key, node.key, or input."""
-    template: str = OMITTED
-    """The text that the node reads, with {{key}}, {{node.key}} or {{input}} in it."""
-    reads: Literal["request", "upstream"] = OMITTED
-    """The node reads the request, or the outputs of all nodes before it."""
-    instructions: str = OMITTED
-    """Instructions in addition to those of the agent."""
-    retry: _Retry = OMITTED
-    timeout: _NodeSeconds = OMITTED
-    """Seconds for each attempt."""
-    on_error: _OnError = OMITTED
-    approval: _Approval = OMITTED
+def _is_mixed(value: Any) -> bool:
+    parts = value.get("conditions") if tag_of(value) == And.type else None
+    return isinstance(parts, list) and any(callable(each) for each in cast("list[Any]", parts))
 
 
 _Names: TypeAlias = Annotated[
@@ -486,30 +108,35 @@ _Names: TypeAlias = Annotated[
 ]
 
 
-class EdgeEntry(_Entry):
+class EdgeForm(BaseModel):
     """Connects each source with each target."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"not": {"required": ["when", "default"], "properties": {"default": {"const": True}}}}
+    model_config = _FORM | ConfigDict(
+        json_schema_extra={"not": {"required": ["when", "default"], "properties": {"default": {"const": True}}}},
     )
     sources: _Names = Field(alias="from")
     """Nodes, or START."""
     to: _Names
     """Nodes, or END."""
-    when: _EdgeWhen = OMITTED
-    default: bool = False
+    when: (
+        Annotated[
+            Annotated[MixedForm, Tag("mixed")] | Annotated[When, Tag("one")],
+            Discriminator(lambda value: "mixed" if _is_mixed(value) else "one"),
+        ]
+        | None
+    ) = None
+    default: StrictBool = False
     """Take the edge if no edge with a `when` was taken."""
 
     @model_validator(mode="after")
     def _require_one_reason(self) -> Self:
-        if self.default and self.when is not OMITTED:
+        if self.default and "when" in self.model_fields_set:
             raise ValueError("it has `when` and is the default; a default edge is taken if no other edge was")
         return self
 
     def edges(self) -> Iterator[Edge]:
         """Return the edges."""
-        when: object = self.when
-        asked: list[Any] = when.conditions if isinstance(when, MixedEntry) else [when]
+        asked: list[Any] = self.when["conditions"] if isinstance(self.when, dict) else [self.when]
         conditions = [each for each in asked if isinstance(each, Condition)]
         functions: list[Predicate] = [each for each in asked if each is not None and not isinstance(each, Condition)]
         condition = And(*conditions) if len(conditions) > 1 else next(iter(conditions), None)
@@ -518,66 +145,33 @@ class EdgeEntry(_Entry):
                 yield Edge(source, target, condition, all_of(*functions), self.default)
 
 
-class IterationsEntry(_Entry):
-    """The limits of loops."""
-
-    limit: Annotated[int, Field(ge=1)] = OMITTED
-    """The most passes."""
-    then: Literal["fail", "leave"] = OMITTED
-    """The effect of the limit."""
-    converges: bool = OMITTED
-    """Leave a loop after a pass that changed nothing."""
-    ignored_keys: list[Name] = OMITTED
-    """Output keys that do not count as a change."""
-    change_aware: bool = OMITTED
-    """Skip a node whose task is the same as in the pass before."""
-
-    def iterations(self) -> Iterations:
-        """Return the limits."""
-        values = self.given()
-        values["ignored_keys"] = frozenset(values.get("ignored_keys", ()))
-        return Iterations(**values)
-
-
-class ConversationEntry(_Entry):
-    """The threads that keep the messages of agents."""
-
-    kind: ConversationKind = OMITTED
-    """One thread, one per agent, or a fork per agent."""
-    session_id: Name = OMITTED
-    """The session; by default each execution has its own."""
-    thread_id: Name = OMITTED
-    """The shared thread, or the root."""
-    thread_prefix: str = OMITTED
-    """The prefix of the threads of agents."""
-
-
-class SettingsEntry(_Entry):
+@with_config(_FORM)
+class SettingsForm(TypedDict, total=False):
     """Settings of the whole workflow."""
 
-    timeout: _Duration = OMITTED
+    timeout: Duration
     """Seconds for an execution."""
-    iterations: Annotated[IterationsEntry, AfterValidator(lambda entry: entry.iterations())] = OMITTED
-    conversation: Annotated[ConversationEntry, AfterValidator(lambda entry: Conversation(**entry.given()))] = OMITTED
+    iterations: Iterations
+    conversation: Conversation
 
 
-class Document(_Entry):
+class Document(BaseModel):
     """A workflow of agents."""
 
-    model_config = ConfigDict(title="Agent workflow")
-    json_schema: str = Field(default=OMITTED, alias="$schema")
+    model_config = _FORM | ConfigDict(title="Agent workflow")
+    json_schema: str = Field(default="", alias="$schema")
     """The schema of this file, for editors."""
-    name: Name = OMITTED
+    name: Name | None = None
     """The name of the workflow."""
-    description: str = OMITTED
+    description: StrictStr | None = None
     """The purpose of the workflow."""
-    version: str = OMITTED
+    version: StrictStr | None = None
     """The version of the workflow, in words of its author."""
-    agents: Annotated[dict[Name, NodeEntry], Field(min_length=1)]
+    agents: Annotated[dict[Name, Node], Field(min_length=1)]
     """The nodes by id."""
-    edges: list[EdgeEntry] = OMITTED
+    edges: list[EdgeForm] = Field(default_factory=list[EdgeForm])
     """The edges."""
-    settings: SettingsEntry = OMITTED
+    settings: SettingsForm = Field(default_factory=SettingsForm)
 
     def definition(self) -> Definition:
         """Return the definition."""
@@ -585,9 +179,9 @@ class Document(_Entry):
             name=self.name,
             description=self.description,
             version=self.version,
-            nodes=tuple(Node(id=node_id, **entry.given()) for node_id, entry in self.agents.items()),
-            edges=tuple(edge for entry in self.edges or () for edge in entry.edges()),
-            **({} if self.settings is OMITTED else self.settings.given()),
+            nodes=tuple(self.agents.values()),
+            edges=tuple(edge for form in self.edges for edge in form.edges()),
+            **self.settings,
         )
 
 
@@ -599,13 +193,385 @@ class _JsonSchema(GenerateJsonSchema):
         return False
 
     @override
-    def default_schema(self, schema: Any) -> JsonSchemaValue:
-        return (
-            self.generate_inner(schema["schema"]) if schema.get("default") is None else super().default_schema(schema)
-        )
+    def default_schema(self, schema: Any) -> dict[str, Any]:
+        inner = self.generate_inner(schema["schema"])
+        return inner if schema.get("default") in {None, ""} else super().default_schema(schema)
+
+    @override
+    def tagged_union_schema(self, schema: Any) -> dict[str, Any]:
+        written = super().tagged_union_schema(schema)
+        return {"anyOf": written.pop("oneOf"), **written}
 
 
 def config_schema() -> dict[str, Any]:
     """Return the JSON schema of documents, draft 2020-12. It is also in docs/agent-workflow.schema.json."""
     schema = Document.model_json_schema(schema_generator=_JsonSchema)
+    agent, node = schema["$defs"]["AgentConfig"]["properties"], schema["$defs"]["Node"]
+    text = {"type": "string"}
+    agent["options_left_out"] = {"type": "array", "items": text, "description": "Options that JSON cannot hold."}
+    prebuilt = {"prebuilt": {"const": True}, "name": text, "description": text, "instructions": text}
+    schema["$defs"]["PrebuiltAgent"] = {
+        "description": "An agent that JSON cannot hold. The reader of the document gives it again.",
+        "type": "object",
+        "properties": prebuilt,
+        "required": ["prebuilt"],
+        "additionalProperties": False,
+    }
+    node["properties"]["agent"] = {"anyOf": [node["properties"]["agent"], {"$ref": "#/$defs/PrebuiltAgent"}]}
+    del node["properties"]["id"]  # The id of a node is its key.
+    node["required"].remove("id")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+_NONE: Final[dict[str, Any]] = {}
+
+
+def definition_of(
+    config: Any,
+    *,
+    agents: Mapping[str, SupportsAgentRun | AgentConfig] = _NONE,
+    types: Mapping[str, type[Any]] = _NONE,
+    predicates: Mapping[str, Callable[..., Any] | Condition] = _NONE,
+) -> Definition:
+    """Read a definition from JSON, with what JSON cannot hold given again.
+
+    `agents` are by node. `types` replace JSON schemas and name errors, by path (`agents.draft.output.schema`) or name.
+    `predicates` are functions of edges, approvals and retries, by path (`edges[0].when`) or name.
+
+    Raises AgentWorkflowBuildError with all problems, each with its path.
+    """
+    if not isinstance(config, Mapping):
+        raise AgentWorkflowBuildError(f"a definition is a JSON object, not {describe(config)}")
+    reader = _Reader(agents=agents, types=types, predicates=predicates)
+    filled = reader.fill(config)
+    problems = reader.problems
+    try:
+        document = Document.model_validate(filled)
+    except ValidationError as error:
+        raise AgentWorkflowBuildError([*problems_in(error, filled).values(), *problems, *reader.unused()]) from error
+    problems += reader.unused()
+    if problems:
+        raise AgentWorkflowBuildError(problems)
+    return document.definition()
+
+
+class _Reader:
+    """Puts live objects into a document in place of what JSON cannot hold, and notes what was not given."""
+
+    def __init__(self, **given: Mapping[str, Any]) -> None:
+        self.problems: list[str] = []
+        self._given = given
+        self._used: set[tuple[str, str]] = set()
+
+    def fill(self, value: Any, place: Place = ()) -> Any:
+        """Return a part of the document with live objects."""
+        match place:
+            case ("agents", str(node_id)) if isinstance(value, Mapping):
+                return self._node(cast("Mapping[str, Any]", value), node_id)
+            case ("agents", _, "agent"):
+                return self._agent(value, place)
+            case ("agents", _, "output", "schema") | ("agents", _, "output", "types", int()):
+                return self._found("types", place, _get(value, "title")) or value
+            case ("agents", _, "retry", "on", int()):
+                return self._error(value, place)
+            case ("edges", int(), "when") if tag_of(value) not in {"function", And.type}:
+                return value
+            case (
+                ("agents", _, "retry", "backoff" | "on")
+                | ("agents", _, "approval", "when")
+                | ("edges", int(), "when")
+                | ("edges", int(), "when", "conditions", int())
+            ) if tag_of(value) == "function":
+                return self._function(value, place)
+            case _:
+                return self._inner(value, place)
+
+    def _inner(self, value: Any, place: Place) -> Any:
+        if isinstance(value, Mapping):
+            return {key: self.fill(each, (*place, key)) for key, each in cast("Mapping[str, Any]", value).items()}
+        if isinstance(value, list):
+            return [self.fill(each, (*place, number)) for number, each in enumerate(cast("list[Any]", value))]
+        return cast("object", value)
+
+    def _node(self, entry: Mapping[str, Any], node_id: str) -> dict[str, Any]:
+        given = self._found("agents", (), node_id)
+        agent = {} if given is None else {"agent": given}
+        filled = self._inner({key: each for key, each in entry.items() if key not in agent}, ("agents", node_id))
+        if "id" in entry:
+            self._report(("agents", node_id, "id"), "the id of a node is its key; remove this one")
+        return {**filled, **agent, "id": node_id}
+
+    def _agent(self, value: Any, place: Place) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        entry = dict(cast("Mapping[str, Any]", value))
+        if "prebuilt" in entry:
+            self._report(place, f"it is an agent, which JSON can't hold; give it as agents[{place[1]!r}]")
+            return AgentConfig()
+        if lost := entry.pop("options_left_out", None):
+            self._report(
+                (*place, "options_left_out"),
+                f"JSON can't hold the options {', '.join(map(repr, lost))}; put values for them into `options` and "
+                "remove this key, or give the agent again in agents=",
+            )
+        return entry
+
+    def _function(self, mark: Mapping[str, Any], place: Place) -> Any:
+        name = mark.get("name")
+        found = self._found("predicates", place, name)
+        if found is None:
+            by_name = f", or as predicates[{name!r}]" if name else ""
+            what = f"it is a function, which JSON can't hold; give it as predicates[{path_of(place)!r}]{by_name}"
+            self._report(place, what)
+        return print if found is None else found
+
+    def _error(self, value: Any, place: Place) -> Any:
+        is_mark = tag_of(value) == "class"
+        name = value.get("name") if is_mark else value
+        found = self._found("types", place, name) or (None if is_mark or name is None else _ERRORS.get(str(name)))
+        if found is None and isinstance(name, str):
+            what = (
+                "it is a class of errors, which JSON can't hold" if is_mark else f"there is no built-in error {name!r}"
+            )
+            self._report(place, f"{what}; give it as types[{name!r}]")
+            return Exception
+        return value if found is None else found
+
+    def _found(self, kind: str, place: Place, name: object) -> Any:
+        """Return an object that was given by its path or its name."""
+        for key in (path_of(place), name):
+            if isinstance(key, str) and key in self._given[kind]:
+                self._used.add((kind, key))
+                return self._given[kind][key]
+        return None
+
+    def _report(self, place: Place, problem: str) -> None:
+        self.problems.append(f"{path_of(place)}: {problem}")
+
+    def unused(self) -> list[str]:
+        """Name what nothing in the document asked for: a typing error in a path would go unnoticed otherwise."""
+        return [
+            f"{kind}[{key!r}] was given, but nothing in the definition asks for it; check its spelling"
+            for kind, given in self._given.items()
+            for key in given
+            if (kind, key) not in self._used
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A definition as JSON. `left_out` names what JSON cannot hold: its path, what it is, and how to give it again."""
+
+    config: dict[str, Any]
+    left_out: tuple[str, ...]
+
+
+def to_config(definition: Definition) -> Exported:
+    """Write a definition as JSON, without values that are the defaults.
+
+    Raises AgentWorkflowBuildError if an output has no JSON schema.
+    """
+    writer = _Writer(_unique_names(_functions(definition)))
+    settings = {name: getattr(definition, name) for name in ("timeout", "iterations", "conversation")}
+    defaults = Definition(name=None, nodes=(), edges=())
+    changed = {name: value for name, value in settings.items() if value != getattr(defaults, name)}
+    config: dict[str, Any] = {
+        **{name: getattr(definition, name) for name in ("name", "description", "version")},
+        "agents": {node.id: writer.node(node, f"agents.{node.id}") for node in definition.nodes},
+        "edges": [writer.edge(edge, f"edges[{place}]") for place, edge in enumerate(definition.edges)],
+        "settings": {name: writer.write(value, f"settings.{name}") for name, value in changed.items()} or None,
+    }
+    return Exported({key: value for key, value in config.items() if value is not None}, tuple(writer.left_out))
+
+
+class _Writer:
+    """Writes values as JSON, and notes what JSON cannot hold."""
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self.left_out: list[str] = []
+        self._names = names
+
+    def write(self, value: Any, path: str) -> Any:  # noqa: C901, PLR0912 - one case per kind of value
+        """Write any value of a definition."""
+        match value:
+            case None | bool() | int() | float() | str():
+                return value
+            case timedelta():
+                return value.total_seconds()
+            case frozenset():
+                return sorted(cast("frozenset[str]", value))
+            case Mapping():
+                return {
+                    key: self.write(each, f"{path}.{key}") for key, each in cast("Mapping[str, Any]", value).items()
+                }
+            case list() | tuple():
+                elements = cast("list[Any]", value)
+                return [self.write(each, f"{path}[{place}]") for place, each in enumerate(elements)]
+            case Condition() if _is_readable(value):
+                return value.to_dict()
+            case AgentConfig():
+                return self._agent_config(value, path)
+            case StructuredOutput():
+                mode = {} if value.mode == "native" else {"mode": value.mode}
+                return {"type": "structured", "schema": self.write(value.type, f"{path}.schema"), **mode}
+            case Retry() if isinstance(value.on, type) and value.on is not Exception:
+                return self.write(replace(value, on=(value.on,)), path)
+            case type() if issubclass(value, Exception):
+                return self._error(value, path)
+            case type():
+                return self._schema(value, path)
+            case _ if hasattr(value, "__dataclass_fields__") and not isinstance(value, Condition):
+                written = {name: self.write(each, f"{path}.{name}") for name, each in _changes(value).items()}
+                tag = OUTPUT_TYPES.get(cast("type[Any]", type(value)))
+                return written if tag is None else {"type": tag, **written}
+            case _:
+                return self._function(value, path)
+
+    def node(self, node: Node, path: str) -> dict[str, Any]:
+        """Write a node without its id."""
+        is_data = isinstance(node.agent, AgentConfig)
+        agent = self.write(node.agent, f"{path}.agent") if is_data else self._prebuilt(node, path)
+        changes = {name: value for name, value in _changes(node).items() if name not in {"id", "agent"}}
+        return {"agent": agent, **{name: self.write(value, f"{path}.{name}") for name, value in changes.items()}}
+
+    def edge(self, edge: Edge, path: str) -> dict[str, Any]:
+        """Write an edge: its condition, its function, or an `and` of both."""
+        written: dict[str, Any] = {"from": [edge.source], "to": [edge.target]}
+        condition, functions = edge.condition, predicate_parts(edge.predicate)
+        asked: list[object] = [] if condition is None else [condition]
+        if functions and isinstance(condition, And) and len(condition.conditions) > 1 and _is_readable(condition):
+            asked = [*condition.conditions]
+        asked += functions
+        if len(asked) > 1:
+            written["when"] = {"type": And.type, "conditions": self.write(asked, f"{path}.when.conditions")}
+        elif asked:
+            written["when"] = self.write(asked[0], f"{path}.when")
+        return {**written, "default": True} if edge.is_default else written
+
+    def _prebuilt(self, node: Node, path: str) -> dict[str, Any]:
+        self._leave_out(f"{path}.agent", f"the agent itself; give it again as agents[{node.id!r}]")
+        described = {
+            "name": getattr(node.agent, "name", None),
+            "description": getattr(node.agent, "description", None),
+            "instructions": _get(getattr(node.agent, "default_options", None), "instructions"),
+        }
+        return {"prebuilt": True, **{name: value for name, value in described.items() if isinstance(value, str)}}
+
+    def _agent_config(self, config: AgentConfig, path: str) -> dict[str, Any]:
+        for place, tool in enumerate(config.tools):
+            self._leave_out(f"{path}.tools[{place}]", f"the tool {tool!r} itself; give the builder one of this name")
+        lost = [name for name, value in config.options.items() if not _is_json(value)]
+        for name in lost:
+            kind = type(config.options[name]).__name__
+            self._leave_out(f"{path}.options.{name}", f"a {kind}, which is not JSON")
+        options = {name: self.write(value, path) for name, value in config.options.items() if name not in lost}
+        written = {**_changes(config), "tools": list(config.tools), "options": options, "options_left_out": lost}
+        return {name: value for name, value in written.items() if value not in ([], {})}
+
+    def _schema(self, model: type[Any], path: str) -> dict[str, Any]:
+        name = model.__name__
+        self._leave_out(
+            path,
+            f"the class {name!r}; its JSON schema checks less, none of its validators; give it again as "
+            f"types={{{name!r}: {name}}}",
+        )
+        try:
+            # Use the names of fields, which are output keys. The title is the name that `matched_type` has.
+            return {**model.model_json_schema(by_alias=False), "title": name}
+        except (TypeError, ValueError, AttributeError) as error:
+            raise AgentWorkflowBuildError(f"{path}: it can't be written as a JSON schema: {error}") from error
+
+    def _error(self, kind: type[Exception], path: str) -> Any:
+        if _ERRORS.get(kind.__name__) is kind:
+            return kind.__name__
+        self._leave_out(path, f"the class {kind.__name__!r}; give it again as types[{path!r}], or by its name")
+        return {"type": "class", "name": kind.__name__}
+
+    def _function(self, function: object, path: str) -> dict[str, Any]:
+        name = self._names.get(id(function))
+        by_name = "" if name is None else f" or predicates[{name!r}]"
+        self._leave_out(path, f"the function; give it again as predicates[{path!r}]{by_name}")
+        return {"type": "function"} if name is None else {"type": "function", "name": name}
+
+    def _leave_out(self, path: str, what: str) -> None:
+        self.left_out.append(f"{path}: {what}")
+
+
+def _get(value: Any, key: str) -> Any:
+    return cast("Mapping[str, Any]", value).get(key) if isinstance(value, Mapping) else None
+
+
+def _functions(definition: Definition) -> Iterator[object]:
+    for node in definition.nodes:
+        if node.retry is not None:
+            yield from (node.retry.backoff, node.retry.on)
+        if node.approval is not None:
+            yield node.approval.when
+    yield from (part for edge in definition.edges for part in predicate_parts(edge.predicate))
+
+
+def _unique_names(functions: Iterable[object]) -> Mapping[int, str]:
+    """Return the names of functions by their id, without names that several share."""
+    found: dict[str, set[int]] = {}
+    for function in functions:
+        name: object = getattr(function, "__name__", None)
+        if isinstance(name, str) and name.isidentifier():
+            found.setdefault(name, set()).add(id(function))
+    return {next(iter(ids)): name for name, ids in found.items() if len(ids) == 1}
+
+
+def _is_readable(condition: Condition) -> bool:
+    """Return True if a condition can be read back. A condition of a user's class cannot."""
+    try:
+        return condition_of(condition.to_dict()) == condition
+    except AgentWorkflowBuildError:
+        return False
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _changes(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that differ from their defaults."""
+    found: dict[str, Any] = {}
+    for each in fields(value):
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        if getattr(value, each.name) != default:
+            found[each.name] = getattr(value, each.name)
+    return found
+
+
+_BOM: Final = "\N{ZERO WIDTH NO-BREAK SPACE}"
+
+
+def read_text(source: str | os.PathLike[str]) -> Any:
+    """Parse the JSON of a file, or of a text that starts with a brace. Raises AgentWorkflowBuildError or TypeError."""
+    if not isinstance(source, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise TypeError(f"from_json reads a file or a text, not a {type(source).__name__}; from_config takes a dict")
+    is_text = isinstance(source, str) and source.lstrip(f"{_BOM} \t\r\n").startswith(("{", "["))
+    try:
+        text = str(source) if is_text else Path(source).read_text(encoding="utf-8")
+        return json.loads(text.removeprefix(_BOM), object_pairs_hook=_object)
+    except OSError as error:
+        raise AgentWorkflowBuildError(
+            f"the file {describe(str(source))} can't be read: {error.strerror}; give the path of a file, or JSON "
+            "itself, which starts with a brace"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        what = "this" if is_text else f"the file {describe(str(source))}"
+        raise AgentWorkflowBuildError(f"{what} is not JSON in UTF-8: {error}") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a dict, and refuse a repeated key: JSON would silently take the last of them."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} appears twice in one object; rename or remove one")
+    return found

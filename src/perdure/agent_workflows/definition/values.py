@@ -1,20 +1,37 @@
 """The definition of an agent workflow as frozen values: nodes, edges and settings. Nothing here runs.
 
-The annotations are also the rules: `validation` checks a whole definition against them with pydantic.
+The annotations are also the rules: pydantic checks a definition against them, and reads one from JSON.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Annotated, Any, Final, Literal, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias, Union, cast
 
-from pydantic import ConfigDict, Discriminator, Field, InstanceOf, SkipValidation, Tag
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Strict,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    Tag,
+    WithJsonSchema,
+    WrapValidator,
+    with_config,
+)
+from typing_extensions import TypedDict
 
-from perdure import Retry, SupportsAgentRun  # noqa: TC001 - pydantic reads the annotations
-from perdure.agent_workflows.definition.conditions import Condition  # noqa: TC001 - pydantic reads the annotations
+from perdure import Retry, SupportsAgentRun
+from perdure.agent_workflows.definition.conditions import AnyCondition, Condition, Tagged, read_as, tag_of
 
 START: Final = "START"
 """The request, as the source of an edge."""
@@ -33,36 +50,80 @@ HANDOFF_TARGET: Final = "handoff_target"
 ERROR: Final = "error"
 """The key of an isolated failure."""
 
-Name: TypeAlias = Annotated[str, Field(min_length=1)]
-Timeout: TypeAlias = Annotated[timedelta, Field(gt=timedelta(0))]
-Seconds: TypeAlias = Annotated[int, Field(gt=0)] | Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Name: TypeAlias = Annotated[StrictStr, Field(min_length=1)]
 Shape: TypeAlias = type[Any] | Mapping[str, Any]
 """The form of a structured value: a pydantic model or a JSON schema."""
+_FORM: Final = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+def _to_duration(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    try:
+        return timedelta(seconds=value)
+    except OverflowError:
+        raise ValueError("the number of seconds is too large") from None
+
+
+def _require_finite(value: Any) -> Any:
+    try:
+        float(0 if isinstance(value, timedelta) else value)
+    except OverflowError:
+        raise ValueError("the number is too large") from None
+    return value
+
+
+_POSITIVE: Final = WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
+_Timeout: TypeAlias = Annotated[timedelta, Strict(), Field(gt=timedelta(0))]
+_Seconds: TypeAlias = Annotated[StrictInt, Field(gt=0)] | Annotated[StrictFloat, Field(gt=0)]
+_Number: TypeAlias = Annotated[
+    Annotated[StrictInt, Field(ge=0)] | Annotated[StrictFloat, Field(ge=0)], AfterValidator(_require_finite)
+]
+Duration: TypeAlias = Annotated[_Timeout, BeforeValidator(_to_duration), _POSITIVE]
+"""A timedelta, or seconds."""
+
+
+@with_config(_FORM)
+class FunctionMark(TypedDict):
+    """A function, which JSON cannot hold. The reader of the document gives it again."""
+
+    type: Literal["function"]
+    name: NotRequired[Name]
+
+
+@with_config(_FORM)
+class ClassMark(TypedDict):
+    """A class of errors, which JSON cannot hold. The reader of the document gives it again."""
+
+    type: Literal["class"]
+    name: Name
+
+
+def _function_or(value: Any, validate: Callable[[Any], Any]) -> Any:
+    return value if callable(value) else validate(value)
+
+
+When: TypeAlias = Annotated[
+    AnyCondition, WrapValidator(_function_or, json_schema_input_type=AnyCondition | FunctionMark)
+]
+"""A condition or a function."""
 
 
 class Value:
-    """The base of the values of a definition. Constructors check nothing; `build()` reports all problems at once."""
+    """The base of the values of a definition. Constructors check nothing; `build()` reports all problems at once.
+
+    The annotations are the rules, for Python and for JSON.
+    """
 
     __slots__ = ()
-    __pydantic_config__ = ConfigDict(strict=True, revalidate_instances="always", arbitrary_types_allowed=True)
-
-
-def copy_plain(value: Any) -> Any:
-    """Copy nested dicts, lists and tuples, so that a definition does not change when its input does."""
-    try:
-        return _copy(value)
-    except RecursionError:
-        return value  # It is too deep or contains itself; validation reports that.
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _copy(each) for key, each in cast("Mapping[Any, Any]", value).items()}
-    if type(value) is list:
-        return [_copy(each) for each in cast("list[Any]", value)]
-    if type(value) is tuple:
-        return tuple(_copy(each) for each in cast("tuple[Any, ...]", value))
-    return value
+    __pydantic_config__ = ConfigDict(
+        extra="forbid",
+        revalidate_instances="always",
+        arbitrary_types_allowed=True,
+        allow_inf_nan=False,
+        validate_by_name=True,
+        use_attribute_docstrings=True,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +134,50 @@ class AgentConfig(Value):
     Both are stored with the definition, so wrap an API key or a password in a `Secret`, which is left out.
     """
 
-    name: str | None = None
-    instructions: str | None = None
-    description: str | None = None
-    model: str | None = None
-    tools: tuple[str, ...] = ()
+    name: Name | None = None
+    """The name of the agent; by default the id of the node."""
+    instructions: StrictStr | None = None
+    description: StrictStr | None = None
+    """The purpose of the agent."""
+    model: Name | None = None
+    """The model, if not that of the client."""
+    tools: tuple[Name, ...] = ()
+    """Names of tools that are given to the builder."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Options of the chat client, such as temperature."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "options", copy_plain(self.options))
+
+def _agent(value: Any, validate: Callable[[Any], Any]) -> Any:
+    return value if isinstance(value, SupportsAgentRun) else validate(value)
+
+
+@with_config(ConfigDict(extra="allow"))
+class ObjectSchema(TypedDict, total=False):
+    """The JSON schema of an object."""
+
+    type: Literal["object"]
+    properties: dict[str, Any]
+    title: StrictStr
+
+
+@with_config(ConfigDict(extra="allow"))
+class TitledSchema(TypedDict):
+    """The JSON schema of one of several types, which is known by its title."""
+
+    type: NotRequired[Literal["object"]]
+    properties: NotRequired[dict[str, Any]]
+    title: Name
+
+
+def _shape(value: Any, validate: Callable[[Any], Any]) -> Any:
+    """Accept a class, or a JSON schema, of which a copy is kept."""
+    if isinstance(value, type):
+        return cast("object", value)
+    validate(value)
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"it is not JSON: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,45 +194,46 @@ class StructuredOutput(Value):
     `mode` selects how the model is made to answer in this form: the provider's own support, or a forced tool call.
     """
 
-    type: SkipValidation[Shape]
+    type: Annotated[Shape, read_as(Annotated[ObjectSchema, WrapValidator(_shape)]), Field(alias="schema")]
     mode: Literal["native", "tool"] = "native"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "type", copy_plain(self.type))
 
 
 @dataclass(frozen=True, slots=True)
 class UnionOutput(Value):
     """A value of one of several types. The model calls the tool of one type; `matched_type` is its name."""
 
-    types: tuple[SkipValidation[Shape], ...]
+    types: tuple[Annotated[Shape, read_as(Annotated[TitledSchema, WrapValidator(_shape)])], ...]
     """A JSON schema is named by its `title`."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "types", copy_plain(self.types))
 
 
 @dataclass(frozen=True, slots=True)
 class Handoffs(Value):
     """A router's choice between nodes. The model calls the tool `handoff_to_<node>`."""
 
-    targets: Mapping[str, str]
+    targets: Annotated[Mapping[StrictStr, StrictStr], Field(min_length=1)]
     """Tells the model, by node, when to choose it."""
-    default: str | None = None
+    default: Name | None = None
     """The node to take if the model chooses none, though it was told to."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "targets", copy_plain(self.targets))
 
 
 Output: TypeAlias = TextOutput | StructuredOutput | UnionOutput | Handoffs
-_CheckedOutput: TypeAlias = Annotated[
-    Annotated[TextOutput, Tag("TextOutput")]
-    | Annotated[StructuredOutput, Tag("StructuredOutput")]
-    | Annotated[UnionOutput, Tag("UnionOutput")]
-    | Annotated[Handoffs, Tag("Handoffs")],
-    Discriminator(lambda value: type(value).__name__),
+OUTPUT_TYPES: Final[Mapping[type[Any], str]] = {
+    TextOutput: "text",
+    StructuredOutput: "structured",
+    UnionOutput: "union",
+    Handoffs: "handoffs",
+}
+"""The `type` of an output in JSON."""
+_OUTPUT_FORMS: Final[Any] = Union[  # noqa: UP007 - made from a table
+    tuple(Annotated[kind, Tagged(tag), Tag(tag)] for kind, tag in OUTPUT_TYPES.items())
 ]
+
+
+def _output_type(value: Any) -> str | None:
+    return OUTPUT_TYPES.get(cast("type[Any]", type(value))) or tag_of(value)
+
+
+_OUTPUT: Final = read_as(Annotated[_OUTPUT_FORMS, Discriminator(_output_type)])
 
 ErrorMode: TypeAlias = Literal["stop", "skip_dependents", "isolate", "fallback"]
 
@@ -152,7 +249,13 @@ class OnError(Value):
     """
 
     mode: ErrorMode = "stop"
-    fallback: str | None = None
+    """The effect on the other nodes."""
+    fallback: Name | None = None
+    """The node that gets the task, if the mode is `fallback`."""
+
+
+def _long_on_error(value: Any) -> Any:
+    return OnError(cast("ErrorMode", value)) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +266,54 @@ class Approval(Value):
     `timeout` the request counts as denied.
     """
 
-    message: str | None = None
-    when: Condition | Callable[[Mapping[str, Any]], bool | Awaitable[bool]] | None = None
-    timeout: Timeout | None = None
+    message: StrictStr | None = None
+    """The question."""
+    when: Annotated[Condition | Callable[[Mapping[str, Any]], bool | Awaitable[bool]] | None, read_as(When | None)] = (
+        None
+    )
+    """The outputs that need approval; by default all."""
+    timeout: Duration | None = None
+    """Seconds, after which the request counts as denied."""
+
+
+def _long_approval(value: Any) -> Any:
+    match value:
+        case bool():
+            return Approval() if value else None
+        case str():
+            return Approval(value)
+        case _:
+            return value
+
+
+@with_config(_FORM)
+class RetryForm(TypedDict, total=False):
+    """The attempts of a failing node."""
+
+    attempts: Annotated[StrictInt, Field(ge=1)]
+    """The number of attempts in all."""
+    backoff: Annotated[_Number, WrapValidator(_function_or, json_schema_input_type=_Number | FunctionMark)]
+    """Seconds to wait after the first failure."""
+    factor: _Number
+    """By this factor each further wait is longer."""
+    longest: _Number
+    """The longest wait in seconds."""
+    on: Annotated[
+        tuple[type[Exception], ...],
+        WrapValidator(_function_or, json_schema_input_type=list[Name | ClassMark] | FunctionMark),
+    ]
+    """The errors that are worth another attempt."""
+
+
+def _retry(value: Any, validate: Callable[[Any], RetryForm]) -> Retry:
+    if isinstance(value, Retry):
+        return value
+    return Retry(**validate({"attempts": value} if isinstance(value, int | float) else value))
+
+
+_RETRY: Final = read_as(
+    Annotated[RetryForm, WrapValidator(_retry, json_schema_input_type=Annotated[int, Field(ge=1)] | RetryForm)]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,17 +325,26 @@ class Node(Value):
     before it reads that node's output; for other nodes `build()` asks you to choose.
     """
 
-    id: str
-    agent: SkipValidation[SupportsAgentRun | AgentConfig]
-    output: _CheckedOutput = field(default_factory=TextOutput)
-    input_key: str | None = None
-    template: str | None = None
+    id: StrictStr
+    agent: Annotated[SupportsAgentRun | AgentConfig, read_as(Annotated[AgentConfig, WrapValidator(_agent)])]
+    output: Annotated[Output, _OUTPUT] = field(default_factory=TextOutput)
+    input_key: Name | None = None
+    """The value that the node reads: key, node.key, or input."""
+    template: StrictStr | None = None
+    """The text that the node reads, with {{key}}, {{node.key}} or {{input}} in it."""
     reads: Literal["request", "upstream"] | None = None
-    instructions: str | None = None
-    retry: InstanceOf[Retry] | None = None
-    timeout: Timeout | Seconds | None = None
-    on_error: OnError = field(default_factory=OnError)
-    approval: Approval | None = None
+    """The node reads the request, or the outputs of all nodes before it."""
+    instructions: StrictStr | None = None
+    """Instructions in addition to those of the agent."""
+    retry: Annotated[Retry, _RETRY] | None = None
+    timeout: Annotated[_Timeout | _Seconds, AfterValidator(_require_finite), _POSITIVE] | None = None
+    """Seconds for each attempt."""
+    on_error: Annotated[OnError, BeforeValidator(_long_on_error, json_schema_input_type=ErrorMode | OnError)] = field(
+        default_factory=OnError
+    )
+    approval: Annotated[
+        Approval | None, BeforeValidator(_long_approval, json_schema_input_type=bool | str | Approval | None)
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,11 +402,11 @@ class Edge(Value):
     was taken.
     """
 
-    source: str
-    target: str
-    condition: Condition | None = None
+    source: StrictStr
+    target: StrictStr
+    condition: Annotated[Condition, read_as(AnyCondition)] | None = None
     predicate: Predicate | None = None
-    is_default: bool = False
+    is_default: StrictBool = False
 
     @property
     def is_conditional(self) -> bool:
@@ -280,12 +437,15 @@ class Iterations(Value):
     loop is left as if its condition did not hold.
     """
 
-    limit: Annotated[int, Field(ge=1)] = 25
+    limit: Annotated[StrictInt, Field(ge=1)] = 25
+    """The most passes."""
     then: Literal["fail", "leave"] = "fail"
-    converges: bool = True
-    ignored_keys: frozenset[str] = frozenset()
+    """The effect of the limit."""
+    converges: StrictBool = True
+    """Leave a loop after a pass that changed nothing."""
+    ignored_keys: frozenset[Name] = frozenset()
     """Output keys that do not count as a change."""
-    change_aware: bool = False
+    change_aware: StrictBool = False
     """Skip a node in a further pass if its task is the same as in the pass before."""
 
 
@@ -302,9 +462,11 @@ class Conversation(Value):
 
     kind: ConversationKind = "none"
     session_id: Name | None = None
+    """The session; by default each execution has its own."""
     thread_id: Name | None = None
     """The id of the shared thread, or of the root."""
-    thread_prefix: str | None = None
+    thread_prefix: StrictStr | None = None
+    """The prefix of the threads of agents."""
 
     @property
     def root_id(self) -> str | None:
@@ -359,10 +521,10 @@ class Definition(Value):
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
     """The declared edges. `Plan` adds the implied ones from START and to END."""
-    description: str | None = None
-    version: str | None = None
+    description: StrictStr | None = None
+    version: StrictStr | None = None
     iterations: Iterations = field(default_factory=Iterations)
-    timeout: Timeout | None = None
+    timeout: Duration | None = None
     conversation: Conversation = field(default_factory=Conversation)
 
     def node(self, node_id: str) -> Node:

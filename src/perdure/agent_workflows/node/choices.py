@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from perdure import ChatContext, ChatMiddleware, FunctionTool, MiddlewareTermination
 from perdure.agent_workflows.definition.values import Handoffs, StructuredOutput, UnionOutput
-from perdure.agent_workflows.outputs import require_title, title_of
+from perdure.agent_workflows.outputs import title_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
@@ -49,7 +49,7 @@ def choices_of(output: Output) -> tuple[Choice, ...]:
                 for target, when in targets.items()
             ]
         case UnionOutput(types):
-            found = [_answer_choice(shape, require_title(shape)) for shape in types]
+            found = [_answer_choice(shape, title_of(shape)) for shape in types]
         case StructuredOutput(shape, "tool"):
             found = [_answer_choice(shape, title_of(shape) or "value")]
         case _:

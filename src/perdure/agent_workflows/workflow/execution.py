@@ -20,8 +20,7 @@ from perdure import (
     WorkflowEvent,
 )
 from perdure.agent_workflows.conductor.state import seconds_since
-from perdure.agent_workflows.definition.problems import quoted
-from perdure.agent_workflows.errors import AgentWorkflowError, ExecutionNotFoundError
+from perdure.agent_workflows.errors import AgentWorkflowError, ExecutionNotFoundError, quoted
 from perdure.agent_workflows.workflow.adapters import WaitingRoom
 from perdure.agent_workflows.workflow.history import (
     EventSummary,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from perdure import SystemClock, Workflow, WorkflowBuilder
 from perdure.agent_workflows.conductor.conductor import Conductor
 from perdure.agent_workflows.conductor.conversations import Conversations
-from perdure.agent_workflows.definition.export import to_config
+from perdure.agent_workflows.definition.document import to_config
 from perdure.agent_workflows.node.node import AgentNode
 from perdure.agent_workflows.plan import plan_of
 from perdure.agent_workflows.workflow.adapters import AgentOfWorkflow

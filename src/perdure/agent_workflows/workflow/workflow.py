@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, overlo
 
 from typing_extensions import Unpack
 
-from perdure.agent_workflows.definition.document import config_schema
-from perdure.agent_workflows.definition.export import Exported, to_config
-from perdure.agent_workflows.definition.reading import definition_of, read_text
+from perdure.agent_workflows.definition.document import Exported, config_schema, definition_of, read_text, to_config
 from perdure.agent_workflows.errors import AgentWorkflowError
 from perdure.agent_workflows.mermaid import to_mermaid
 from perdure.agent_workflows.stores import DefinitionStore, open_store
