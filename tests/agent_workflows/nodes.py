@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from perdure import Agent, Executor, FailedMessage, WorkflowBuilder, WorkflowContext, handler
 from perdure.agent_workflows import Handoffs, Node, StructuredOutput, UnionOutput
 from perdure.agent_workflows.messages import NodeResult, NodeTask
-from perdure.agent_workflows.node.node import AgentNode
+from perdure.agent_workflows.node import AgentNode
 from perdure.testing import ScriptedChatClient
 
 if TYPE_CHECKING:

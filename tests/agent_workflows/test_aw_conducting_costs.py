@@ -19,8 +19,8 @@ from perdure.agent_workflows import (
     WorkflowAgentStartedEvent,
 )
 from perdure.agent_workflows.conductor import scheduling
+from perdure.agent_workflows.graph import WaitingRoom
 from perdure.agent_workflows.plan import plan_of
-from perdure.agent_workflows.workflow.adapters import WaitingRoom
 from perdure.threads import InMemorySessionStore
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from perdure import Agent, InMemoryCheckpointStorage, WorkflowBuilder, WorkflowR
 from perdure.agent_workflows import START, Approval, Conversation, Node, NodeApprovalRequest, OnError
 from perdure.agent_workflows.conductor.conductor import Conductor
 from perdure.agent_workflows.conductor.conversations import Conversations
-from perdure.agent_workflows.node.node import AgentNode
+from perdure.agent_workflows.node import AgentNode
 from perdure.agent_workflows.plan import plan_of
 from perdure.testing import ScriptedChatClient, ToolCall
 from perdure.threads import InMemorySessionStore

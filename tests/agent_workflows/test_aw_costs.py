@@ -14,6 +14,7 @@ from tests.agent_workflows.nodes import clerk
 from perdure.agent_workflows import Definition, Edge, Node, TextOutput
 from perdure.agent_workflows.inputs import KnownValues, input_problems, task_text
 from perdure.agent_workflows.mermaid import to_mermaid
+from perdure.agent_workflows.messages import NodeOutput
 from perdure.agent_workflows.outputs import InvalidValueError, output_keys, parse_value
 from perdure.agent_workflows.plan import Plan, plan_of
 
@@ -64,7 +65,7 @@ def chain(size: int, *, id_of: Callable[[int], str] = numbered) -> Plan:
 
 
 def known(size: int) -> KnownValues:
-    return KnownValues("go", outputs={f"n{number}": {f"k{number}": "x"} for number in range(size)})
+    return KnownValues("go", outputs={f"n{number}": NodeOutput({f"k{number}": "x"}) for number in range(size)})
 
 
 def test_what_nodes_write_is_found_out_once_for_all_who_read_it() -> None:

@@ -19,6 +19,7 @@ from perdure.agent_workflows import (
     TextOutput,
 )
 from perdure.agent_workflows.inputs import KnownValues, input_problems, task_text
+from perdure.agent_workflows.messages import NodeOutput
 from perdure.agent_workflows.plan import plan_of
 from perdure.agent_workflows.validation import find_problems
 
@@ -44,7 +45,9 @@ def plan(nodes: Sequence[Node], *edges: str) -> Plan:
 def read(made: Plan, node_id: str, *, request: Any = "the request", **known: Any) -> str:
     """The task of a node, if the plan is fine."""
     assert input_problems(made) == []
-    return task_text(made, node_id, KnownValues(request, **known))
+    outputs, texts = known.pop("outputs", {}), known.pop("texts", {})
+    written = {id_: NodeOutput(outputs.get(id_, {}), texts.get(id_, "")) for id_ in {**outputs, **texts}}
+    return task_text(made, node_id, KnownValues(request, written, **known))
 
 
 def one_problem(made: Plan) -> str:

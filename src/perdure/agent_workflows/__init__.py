@@ -55,8 +55,12 @@ from perdure.agent_workflows.errors import (
     IterationLimitError,
     MissingInputError,
 )
-from perdure.agent_workflows.events import (
+from perdure.agent_workflows.execution import RunOptions
+from perdure.agent_workflows.messages import (
     AgentWorkflowEvent,
+    AgentWorkflowResult,
+    NodeApprovalRequest,
+    NodeApprovalResponse,
     WorkflowAgentCompletedEvent,
     WorkflowAgentSkippedEvent,
     WorkflowAgentStartedEvent,
@@ -67,11 +71,9 @@ from perdure.agent_workflows.events import (
     WorkflowLayerStartedEvent,
     WorkflowStartedEvent,
 )
-from perdure.agent_workflows.messages import AgentWorkflowResult, NodeApprovalRequest, NodeApprovalResponse
 from perdure.agent_workflows.messages import ExecutionStatus as ExecutionState
 from perdure.agent_workflows.stores import DefinitionStore, Keep
-from perdure.agent_workflows.workflow.execution import RunOptions
-from perdure.agent_workflows.workflow.workflow import AgentWorkflow, GivenOptions
+from perdure.agent_workflows.workflow import AgentWorkflow, GivenOptions
 
 __all__ = [
     "END",

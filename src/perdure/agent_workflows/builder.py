@@ -57,12 +57,12 @@ from perdure.agent_workflows.definition.values import (
     all_of,
 )
 from perdure.agent_workflows.errors import AgentWorkflowBuildError, AgentWorkflowError, describe, quoted
-from perdure.agent_workflows.node.node import AgentNode
+from perdure.agent_workflows.graph import Parts
+from perdure.agent_workflows.node import AgentNode
 from perdure.agent_workflows.outputs import title_of
 from perdure.agent_workflows.stores import open_store, retention_of
 from perdure.agent_workflows.validation import check_kinds, structure_problems
-from perdure.agent_workflows.workflow.graph import Parts
-from perdure.agent_workflows.workflow.workflow import AgentWorkflow
+from perdure.agent_workflows.workflow import AgentWorkflow
 from perdure.threads import FileSessionStore, InMemorySessionStore, SqliteSessionStore
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ In a template, `{{name}}` is a value, `{{name?}}` is empty if there is none, and
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from weakref import WeakKeyDictionary
@@ -21,9 +20,10 @@ from perdure.agent_workflows.errors import MissingInputError, quoted
 from perdure.agent_workflows.outputs import find_dead_end, json_text, main_key, readable_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from perdure.agent_workflows.definition.values import Node
+    from perdure.agent_workflows.messages import NodeOutput
     from perdure.agent_workflows.plan import Plan
 
 _OPENING: Final = "{{"
@@ -315,8 +315,7 @@ class KnownValues:
     """
 
     request: Any
-    outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    texts: Mapping[str, str] = field(default_factory=dict[str, str])
+    outputs: Mapping[str, NodeOutput] = field(default_factory=dict[str, "NodeOutput"])
     taken: tuple[str, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict[str, str])
     failed: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -364,14 +363,15 @@ def _value_at(plan: Plan, node: Node, place: InRequest | InOutputs, known: Known
     if isinstance(place, InRequest):
         return _walk(known.request, place.path, "the request")
     writer = place.writers[0] if len(place.writers) == 1 else _find_writer(plan, node, place, known)
-    outputs = known.outputs.get(writer)
-    if outputs is None or place.key not in outputs:
+    output = known.outputs.get(writer)
+    if output is None or place.key not in output.outputs:
         raise _MissingError(_why_missing(writer, known))
-    return _walk(outputs[place.key], place.path, f"{place.key!r} of {writer!r}")
+    return _walk(output.outputs[place.key], place.path, f"{place.key!r} of {writer!r}")
 
 
 def _find_writer(plan: Plan, node: Node, place: InOutputs, known: KnownValues) -> str:
-    found = [writer for writer in place.writers if place.key in known.outputs.get(writer, {})]
+    outputs = {writer: known.outputs[writer].outputs for writer in place.writers if writer in known.outputs}
+    found = [writer for writer in outputs if place.key in outputs[writer]]
     if len(found) > 1:
         direct = {edge.source for edge in plan.incoming(node.id)}
         found = [writer for writer in found if writer in direct] or found
@@ -396,18 +396,19 @@ def _why_missing(writer: str, known: KnownValues) -> str:
         return f"{writer!r} was skipped: {known.skipped[writer]}"
     if writer in known.failed:
         return f"{writer!r} has failed: {known.failed[writer]}"
-    outputs = known.outputs.get(writer)
-    if outputs is None:
+    output = known.outputs.get(writer)
+    if output is None:
         return f"{writer!r} has not acted yet"
-    return f"{writer!r} has put out only {quoted(outputs)}"
+    return f"{writer!r} has put out only {quoted(output.outputs)}"
 
 
 def _text_of(writer: str, known: KnownValues) -> str:
     if writer == START:
         return render(known.request)
-    if writer not in known.texts or writer in known.skipped or writer in known.failed:
+    output = known.outputs.get(writer)
+    if output is None or writer in known.skipped or writer in known.failed:
         raise _MissingError(_why_missing(writer, known))
-    return known.texts[writer]
+    return output.text
 
 
 def _upstream_text(known: KnownValues) -> str:

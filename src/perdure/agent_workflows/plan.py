@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from math import inf
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -53,6 +54,21 @@ class Plan:
         """Return all edges as texts, sorted. An execution only continues with the edges that it began with."""
         keys = sorted((edge.source, edge.target) for edge in self.edges)
         return tuple(f"{key[0]!r} -> {key[1]!r}{' (back)' if key in self.back_edges else ''}" for key in keys)
+
+    @cached_property
+    def edges_digest(self) -> str:
+        """Return the digest of the edges."""
+        return _digest(self.edge_names)
+
+    @cached_property
+    def requirements(self) -> Mapping[str, str]:
+        """Return the conditions of the edges as texts. Predicates are known by their names alone."""
+        return {edge.name: edge.requirement for edge in self.edges if edge.requirement is not None}
+
+    @cached_property
+    def requirements_digest(self) -> str:
+        """Return the digest of the conditions. A change of them is reported."""
+        return _digest(f"{name} {requirement}" for name, requirement in sorted(self.requirements.items()))
 
     def has_node(self, node_id: str) -> bool:
         """Return True if there is such a node."""
@@ -196,6 +212,10 @@ class Plan:
     def in_order(self, node_ids: Iterable[str]) -> tuple[str, ...]:
         """Sort nodes by layer, then by declaration."""
         return tuple(sorted(node_ids, key=lambda each: self._positions[each]))
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return sha256("\n".join(lines).encode()).hexdigest()
 
 
 def plan_of(definition: Definition) -> Plan:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import copy
 import inspect
 from collections import deque
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from perdure import (
     AgentExecutorResponse,
@@ -22,34 +21,50 @@ from perdure import (
     Message,
     SystemClock,
     WorkflowContext,
+    WorkflowEvent,
     handler,
     normalize_messages,
 )
 from perdure.agent_workflows.conductor import scheduling
 from perdure.agent_workflows.conductor.conversations import ExecutionThreads
-from perdure.agent_workflows.conductor.reporting import EventEmitter, make_result
 from perdure.agent_workflows.conductor.state import (
     ActiveTask,
     ExecutionRecord,
     ExecutionState,
-    NodeOutput,
-    OutputView,
     TaskRecord,
+    make_result,
+    seconds_since,
 )
-from perdure.agent_workflows.definition.values import ERROR, INPUT, START, EdgeContext, TextOutput
+from perdure.agent_workflows.definition.values import ERROR, INPUT, RESULT, START, EdgeContext, TextOutput
 from perdure.agent_workflows.errors import AgentWorkflowError, IterationLimitError, MissingInputError
-from perdure.agent_workflows.events import UNCHANGED
 from perdure.agent_workflows.inputs import KnownValues, task_text
-from perdure.agent_workflows.messages import AgentWorkflowResult, Continue, NodeResult, NodeTask
+from perdure.agent_workflows.messages import (
+    UNCHANGED,
+    AgentWorkflowResult,
+    Continue,
+    NodeOutput,
+    NodeResult,
+    NodeTask,
+    WorkflowAgentCompletedEvent,
+    WorkflowAgentSkippedEvent,
+    WorkflowAgentStartedEvent,
+    WorkflowCompletedEvent,
+    WorkflowDiagnosticEvent,
+    WorkflowEdgeTraversedEvent,
+    WorkflowLayerCompletedEvent,
+    WorkflowLayerStartedEvent,
+    WorkflowStartedEvent,
+)
 from perdure.agent_workflows.validation import CONDUCTOR
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from perdure import Clock
     from perdure.agent_workflows.conductor.conversations import Conversations
     from perdure.agent_workflows.conductor.scheduling import Move, Outcome
     from perdure.agent_workflows.definition.values import Edge
+    from perdure.agent_workflows.messages import AgentWorkflowEvent
     from perdure.agent_workflows.plan import EdgeKey, Plan
 
 Context: TypeAlias = WorkflowContext[NodeTask | Continue, AgentWorkflowResult | AgentResponse | str]
@@ -57,38 +72,6 @@ OutputForm: TypeAlias = Literal["result", "text", "response"]
 """The form of a conductor's output."""
 RESULT_PROPERTY: Final = "agent_workflow_result"
 """The additional property of an `AgentResponse` that has the result of the execution, as a dict."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Setup:
-    """All that is the same in every handler call of a conductor."""
-
-    plan: Plan
-    conversations: Conversations | None
-    clock: Clock
-    name: str
-    on_begin: Callable[[], Awaitable[int | None]] | None
-    origins: Callable[[str], Awaitable[tuple[str, ...]]] | None
-
-    @cached_property
-    def edges_digest(self) -> str:
-        """Return the digest of the edges, with which an execution has to continue."""
-        return _digest(self.plan.edge_names)
-
-    @cached_property
-    def requirements(self) -> Mapping[str, str]:
-        """Return the conditions of the edges as texts. Predicates are known by their names alone."""
-        found = {edge.name: edge.requirement for edge in self.plan.edges}
-        return {name: requirement for name, requirement in found.items() if requirement is not None}
-
-    @cached_property
-    def requirements_digest(self) -> str:
-        """Return the digest of the conditions. A change of them is reported."""
-        return _digest(f"{name} {requirement}" for name, requirement in sorted(self.requirements.items()))
-
-
-def _digest(lines: Iterable[str]) -> str:
-    return sha256("\n".join(lines).encode()).hexdigest()
 
 
 class Conductor(Executor):
@@ -115,14 +98,12 @@ class Conductor(Executor):
         author_name: str | None = None,
     ) -> None:
         super().__init__(CONDUCTOR)
-        self._setup = _Setup(
-            plan=plan,
-            conversations=conversations,
-            clock=clock or SystemClock(),
-            name=name,
-            on_begin=on_begin,
-            origins=origins,
-        )
+        self.plan = plan
+        self.workflow_name = name
+        self.conversations = conversations
+        self.clock = clock or SystemClock()
+        self.on_begin = on_begin
+        self.origins = origins
         self._gives: OutputForm = gives
         self._author_name = author_name or name
 
@@ -154,21 +135,21 @@ class Conductor(Executor):
     @handler
     async def on_node_completed(self, result: NodeResult, ctx: Context) -> None:
         """Record the output of a node and start the nodes that can run now."""
-        await self._yield(await _Execution(self._setup, ctx).on_node_completed(result), ctx)
+        await self._yield(await _Execution(self, ctx).on_node_completed(result), ctx)
 
     @handler
     async def on_node_failed(self, failed: FailedMessage, ctx: Context) -> None:
         """Apply the error mode of a node that failed in all its attempts."""
         error = f"{failed.error.error_type}: {failed.error.message}"
-        await self._yield(await _Execution(self._setup, ctx).on_node_failed(failed.executor_id, error), ctx)
+        await self._yield(await _Execution(self, ctx).on_node_failed(failed.executor_id, error), ctx)
 
     @handler
     async def on_continue(self, _: Continue, ctx: Context) -> None:
         """Do what may fail: all before it is committed by now."""
-        await self._yield(await _Execution(self._setup, ctx).on_continue(), ctx)
+        await self._yield(await _Execution(self, ctx).on_continue(), ctx)
 
     async def _begin(self, request: Any, ctx: Context) -> None:
-        await self._yield(await _Execution(self._setup, ctx).begin(request), ctx)
+        await self._yield(await _Execution(self, ctx).begin(request), ctx)
 
     async def _yield(self, result: AgentWorkflowResult | None, ctx: Context) -> None:
         """Yield the result of an execution that has ended."""
@@ -208,56 +189,52 @@ def _request_in(messages: Sequence[str | Message]) -> str:
 class _Execution:
     """An execution during one handler call of the conductor."""
 
-    def __init__(self, setup: _Setup, ctx: WorkflowContext[Any, Any]) -> None:
-        self._setup = setup
-        self._plan = setup.plan
+    def __init__(self, conductor: Conductor, ctx: WorkflowContext[Any, Any]) -> None:
+        self._conductor = conductor
+        self._plan = conductor.plan
+        self._clock = conductor.clock
         self._ctx = ctx
         self._state = ExecutionState(ctx.scope())
-        self._events = EventEmitter(setup.plan, self._state, setup.clock, ctx)
-        self._threads = ExecutionThreads(setup.conversations, self._state, ctx)
+        self._threads = ExecutionThreads(conductor.conversations, self._state, ctx)
         self._may_fail = False
         """Nothing has happened in this call yet that a failure would undo."""
 
     async def begin(self, request: Any) -> AgentWorkflowResult | None:
         """Begin an execution. Return the result if no node has to run. Raises RuntimeError if one is running."""
-        if self._state.is_running:
+        if self._state.has_started and not self._state.record.is_finished:
             raise RuntimeError(
                 f"execution {self._state.record.execution_id!r} is running: answer its requests, or continue it "
                 "without a message; give another request to a new execution"
             )
-        setup, on_begin = self._setup, self._setup.on_begin
+        plan, on_begin = self._plan, self._conductor.on_begin
         version = None if on_begin is None else await self._ctx.step("definition", on_begin, key="definition")
         record = ExecutionRecord(
-            self._ctx.run_id,
-            setup.clock.now().isoformat(),
-            setup.edges_digest,
-            setup.requirements_digest,
-            forked_from=await self._find_origins(),
+            self._ctx.run_id, self._now(), plan.edges_digest, plan.requirements_digest, await self._find_origins()
         )
-        self._state.start(record, request, edges=self._plan.edge_names, requirements=setup.requirements)
-        await self._events.started(setup.name, version)
+        self._state.start(record, request, plan)
+        name, sizes = self._conductor.workflow_name, (len(plan.definition.nodes), len(plan.layers))
+        await self._emit(WorkflowStartedEvent(name, record.execution_id, *sizes, version))
         await self._threads.begin()
-        return await self._apply(
-            scheduling.begin(self._plan, await self._find_holding(START, {INPUT: request}, request))
-        )
+        return await self._apply(scheduling.begin(plan, await self._find_holding(START, {INPUT: request}, request)))
 
     async def on_node_completed(self, result: NodeResult) -> AgentWorkflowResult | None:
         """Record a node's output and start the nodes that can run now. Return the result if this was the last node."""
-        task = self._state.active_task(result.node_id)
+        task = self._state.active.get(result.node_id)
         if task is None or task.visit != result.visit:
             return await self._ignore_late_result(result.node_id)
         await self._resume()
         if result.denied is not None:
             return await self._apply(await self._fail_task(task, result.denied, is_denied=True))
         await self._threads.add(result)
-        await self._events.agent_completed(task, outputs=result.outputs)
-        self._state.mark_succeeded(task)
+        await self._report_end(task, outputs=result.outputs)
+        # A node that a fallback replaces has failed all the same.
+        self._state.forget_failures(task.node_id, None if task.actor == task.node_id else task.actor)
         output = NodeOutput(self._outputs(task.node_id, result), result.text)
         return await self._apply(await self._finish_task(task, "completed", output))
 
     async def on_node_failed(self, actor: str, error: str) -> AgentWorkflowResult | None:
         """Apply the error mode of a failed node. Return the result if this was the last node."""
-        task = self._state.active_task(actor)
+        task = self._state.active.get(actor)
         if task is None:
             return await self._ignore_late_result(actor)
         await self._resume()
@@ -280,7 +257,7 @@ class _Execution:
         """Return the executions that this one is a fork of."""
         if not self._state.has_started:
             # Only the store knows of a fork that was made before the execution began.
-            origins = self._setup.origins
+            origins = self._conductor.origins
             return () if origins is None else await origins(self._ctx.run_id)
         await self._threads.adopt_fork()
         return self._state.record.forked_from
@@ -288,22 +265,23 @@ class _Execution:
     async def _resume(self) -> None:
         """Continue, maybe in another process, with a changed definition, or in a fork. Raises AgentWorkflowError."""
         await self._threads.adopt_fork()
-        record, setup = self._state.record, self._setup
-        if record.digest != setup.edges_digest:
-            changed = ", ".join(sorted(set(self._state.edges).symmetric_difference(self._plan.edge_names)))
+        record, plan = self._state.record, self._plan
+        if record.digest != plan.edges_digest:
+            changed = ", ".join(sorted(set(self._state.edges).symmetric_difference(plan.edge_names)))
             raise AgentWorkflowError(
-                f"the edges of workflow {setup.name!r} have changed since execution {record.execution_id!r} began: "
-                f"{changed}; resume it with those that it began with, or begin a new execution"
+                f"the edges of workflow {self._conductor.workflow_name!r} have changed since execution "
+                f"{record.execution_id!r} began: {changed}; resume it with those that it began with, or begin a new "
+                "execution"
             )
-        if record.terms != setup.requirements_digest:
-            changed = _describe_changes(self._state.requirements, setup.requirements)
+        if record.terms != plan.requirements_digest:
+            changed = _describe_changes(self._state.requirements, plan.requirements)
             message = f"conditions have changed since the execution last ran: {changed}"
-            await self._events.diagnostic(f"{message}; earlier decisions stay", level="warning")
-            self._state.set_requirements(setup.requirements_digest, setup.requirements)
+            await self._diagnose(f"{message}; earlier decisions stay", level="warning")
+            self._state.set_requirements(plan.requirements_digest, plan.requirements)
 
     async def _ignore_late_result(self, actor: str) -> None:
         message = f"{actor!r} has put out something that it was not asked for; it is ignored"
-        await self._events.diagnostic(message, level="warning", node_id=actor)
+        await self._diagnose(message, level="warning", node_id=actor)
 
     async def _apply(self, move: Move | None, unread: Iterable[str] = ()) -> AgentWorkflowResult | None:
         """Apply a move and those that follow at once, until nodes have to run or none can."""
@@ -327,19 +305,22 @@ class _Execution:
         self._may_fail = False
         before = self._state.progress
         if move.progress.passes != before.passes:
-            await self._events.layers_completed(is_pass_over=True)
+            await self._report_layers(is_pass_over=True)
         self._state.progress = move.progress
         for edge in move.taken:
-            await self._events.edge_traversed(edge, before=before)
+            iteration = before.iteration(self._plan.loop_of(edge.source))
+            await self._emit(
+                WorkflowEdgeTraversedEvent(edge.source, edge.target, edge.is_conditional, edge.requirement, iteration)
+            )
         for node_id in move.skips:
-            self._state.set_output(node_id, None)
-            self._state.clear_failures(node_id)
-            await self._events.agent_skipped(node_id, move.progress.skipped[node_id])
-        await self._events.layers_completed()
+            self._state.outputs.set(node_id, None)
+            self._state.forget_failures(node_id)
+            await self._report_skipped(node_id, move.progress.skipped[node_id])
+        await self._report_layers()
 
     async def _start_node(self, node_id: str) -> Move | None:
         """Give a node its task. Return the next move if it needs none or cannot have one."""
-        task = ActiveTask(node_id, node_id, since=self._setup.clock.now().isoformat())
+        task = ActiveTask(node_id, node_id, since=self._now())
         try:
             record = await self._make_task(task_text(self._plan, node_id, self._known_values(node_id)), node_id)
         except MissingInputError as error:
@@ -348,15 +329,15 @@ class _Execution:
             # A fallback gets no task either: it would have to make up the missing input.
             if self._may_fail:
                 raise
-            await self._events.agent_completed(task, error=str(error))
+            await self._report_end(task, error=str(error))
             self._state.update(unread={**self._state.record.unread, node_id: str(error)})
             return await self._send_continue()
         self._may_fail = False
         if not self._is_unchanged(node_id, record):
             await self._send_task(task, record)
             return None
-        await self._events.agent_skipped(node_id, UNCHANGED)
-        return await self._finish_task(task, "completed", self._state.output(node_id))
+        await self._report_skipped(node_id, UNCHANGED)
+        return await self._finish_task(task, "completed", self._state.outputs[node_id])
 
     async def _send_continue(self) -> None:
         """Continue in a superstep of its own: what came before is committed then, and a failure cannot undo it."""
@@ -372,15 +353,14 @@ class _Execution:
         followed = (source for source, target in progress.followed if target == node_id)
         return KnownValues(
             request=state.request,
-            outputs=OutputView(state, lambda output: output.outputs),
-            texts=OutputView(state, lambda output: output.text),
+            outputs=state.outputs,
             taken=tuple(dict.fromkeys((*self._plan.in_order(taken), *followed))),
             skipped=progress.skipped,
             # A failed node that has outputs was replaced by a fallback.
             failed={
                 each: error
                 for each, error in state.record.failed.items()
-                if progress.nodes.get(each) == "isolated" or state.output(each) is None
+                if progress.nodes.get(each) == "isolated" or each not in state.outputs
             },
         )
 
@@ -397,39 +377,33 @@ class _Execution:
 
     def _is_unchanged(self, node_id: str, task: TaskRecord) -> bool:
         """Return True if a node had the same task in the pass before, and succeeded."""
-        before = self._state.task(node_id)
-        return (
-            task.digest is not None
-            and before is not None
-            and before.digest == task.digest
-            and self._state.output(node_id) is not None
-            and node_id not in self._state.record.failures
-        )
+        before = self._state.tasks.get(node_id)
+        is_equal = task.digest is not None and before is not None and before.digest == task.digest
+        return is_equal and node_id in self._state.outputs and node_id not in self._state.record.failures
 
     async def _send_task(self, task: ActiveTask, record: TaskRecord) -> None:
         past = await self._threads.position(task.actor, without_last=int(record.is_in_thread))
         # Record it whatever the policies are: they may have changed when the node ends.
-        self._state.set_task(task.actor, record)
-        task = replace(task, visit=self._state.visits(task.actor), since=self._setup.clock.now().isoformat())
-        self._state.activate(task)
-        await self._events.agent_started(task, record.text)
+        self._state.tasks.set(task.actor, record)
+        task = replace(task, visit=self._state.visits.get(task.actor, 0), since=self._now())
+        self._state.active.set(task.actor, task)
+        self._state.visits.set(task.actor, task.visit + 1)
+        await self._report_start(task, record.text)
         message = NodeTask(task.actor, task.visit, record.text, error=task.error, past=past)
         await self._ctx.send_message(message, target_id=task.actor)
 
     async def _send_same_task(self, task: ActiveTask) -> None:
         """Send the recorded task of a node to an actor."""
-        record = self._state.task(task.node_id)
-        assert record is not None, f"node {task.node_id!r} has failed in its task, so it had one"
-        await self._send_task(task, await self._make_task(record.text, task.actor))
+        await self._send_task(task, await self._make_task(self._state.tasks[task.node_id].text, task.actor))
 
     async def _fail_task(self, task: ActiveTask, error: str, *, is_denied: bool = False) -> Move | None:
         """Apply the error mode of a failed task's actor."""
         self._may_fail = False
-        await self._events.agent_completed(task, error=error)
+        await self._report_end(task, error=error)
         on_error = self._plan.node(task.actor).on_error
         if on_error.mode == "stop" and not is_denied:
             # It failed under another error mode, before a resume. Under this one the resume tries it again.
-            self._state.deactivate(task.actor)
+            self._state.active.set(task.actor, None)
             await self._send_same_task(task)
             return None
         self._state.mark_failed(task, error)
@@ -449,14 +423,14 @@ class _Execution:
         """Give the task of a failed node to its fallback; if that has a task, let it wait."""
         await self._release(failed.actor)
         task = ActiveTask(failed.node_id, fallback, error=error)
-        if self._state.active_task(fallback) is None:
+        if fallback not in self._state.active:
             await self._send_same_task(task)
         else:
             self._state.update(waiting=(*self._state.record.waiting, task))
 
     async def _release(self, actor: str) -> None:
         """End the task of an actor, and give it the next one that waits for it."""
-        self._state.deactivate(actor)
+        self._state.active.set(actor, None)
         for waiting in self._state.record.waiting:
             if waiting.actor == actor:
                 self._state.update(waiting=tuple(each for each in self._state.record.waiting if each is not waiting))
@@ -468,11 +442,12 @@ class _Execution:
     ) -> Move:
         """Record the output of a node and decide its edges."""
         node_id = task.node_id
-        before = self._state.output(node_id)
-        if self._is_changed(before, output):
+        before = self._state.outputs.get(node_id)
+        ignored = self._plan.definition.iterations.ignored_keys
+        if _without(before, ignored) != _without(output, ignored):
             self._mark_changed(node_id)
         if before != output:
-            self._state.set_output(node_id, output)
+            self._state.outputs.set(node_id, output)
         await self._end_task(task)
         holding = set[str]()
         if output is not None:
@@ -483,13 +458,13 @@ class _Execution:
         """Release the actor, and forget tasks that no later pass is compared with."""
         await self._release(task.actor)
         for each in dict.fromkeys((task.node_id, task.actor)):
-            record = self._state.task(each)
-            if record is not None and record.digest is None and self._state.active_task(each) is None:
-                self._state.forget_task(each)
+            record = self._state.tasks.get(each)
+            if record is not None and record.digest is None and each not in self._state.active:
+                self._state.tasks.set(each, None)
 
     async def _halt(self, task: ActiveTask, reason: str) -> Move:
         """Start no further node after a denial."""
-        self._state.set_output(task.node_id, None)
+        self._state.outputs.set(task.node_id, None)
         failed = (task.node_id, *(each.node_id for each in self._state.record.waiting))
         self._state.update(waiting=())
         await self._end_task(task)
@@ -497,7 +472,7 @@ class _Execution:
         others = ", ".join(map(repr, self._plan.in_order(move.progress.active)))
         if others:
             message = f"{reason}; nobody else begins, and the execution ends once {others} has: answer what is asked"
-            await self._events.diagnostic(message, level="warning", node_id=task.node_id)
+            await self._diagnose(message, level="warning", node_id=task.node_id)
         return move
 
     async def _find_holding(self, source: str, outputs: Mapping[str, Any], request: Any) -> set[str]:
@@ -530,23 +505,18 @@ class _Execution:
         iterations, passes = self._plan.definition.iterations, self._state.progress.round(cycle) + 1
         names = ", ".join(f"{source!r} -> {target!r}" for source, target in held)
         if iterations.converges and set(held) <= set(self._state.record.unchanged):
-            await self._events.diagnostic(f"the loop {names} is left: pass {passes} has changed nothing")
+            await self._diagnose(f"the loop {names} is left: pass {passes} has changed nothing")
             return True
         if passes < iterations.limit:
             return False
         if iterations.then == "leave":
-            await self._events.diagnostic(f"the loop {names} is left: it has had {passes} passes", level="warning")
+            await self._diagnose(f"the loop {names} is left: it has had {passes} passes", level="warning")
             return True
         raise IterationLimitError(
             f"the loop {names} would go on after {passes} passes, and its limit is {iterations.limit}: resume the "
             "execution with a larger limit, and it goes on from here; or let the loop be left then, with "
             "with_max_iterations(..., then='leave')"
         )
-
-    def _is_changed(self, before: NodeOutput | None, after: NodeOutput | None) -> bool:
-        ignored = self._plan.definition.iterations.ignored_keys
-        one, other = (None if output is None else output.without(ignored) for output in (before, after))
-        return one != other
 
     def _mark_changed(self, node_id: str) -> None:
         """Record that something has changed in the cycles that a node is in or before."""
@@ -563,13 +533,94 @@ class _Execution:
         return {**result.outputs, **more}
 
     async def _finish(self) -> AgentWorkflowResult:
-        result = make_result(self._plan, self._state, self._setup.clock)
+        result = make_result(self._plan, self._state, self._clock)
         if result.error is not None and self._state.progress.halted is None:
-            await self._events.diagnostic(result.error, level="warning")
-        await self._events.completed(result)
+            await self._diagnose(result.error, level="warning")
+        known = self._plan.in_order(self._state.progress.nodes)
+        await self._emit(
+            WorkflowCompletedEvent(
+                result.execution_id,
+                success=result.success,
+                successful_nodes=tuple(each for each in known if each not in {*result.failed, *result.skipped}),
+                failed_nodes=tuple(result.failed),
+                skipped_nodes=tuple(each for each in known if each in result.skipped),
+                duration=result.duration,
+                error=result.error,
+            )
+        )
         self._state.update(is_finished=True)
         self._state.save()
         return result
+
+    def _now(self) -> str:
+        return self._clock.now().isoformat()
+
+    def _iteration(self, *node_ids: str) -> int:
+        """Return the pass that nodes are in; of several, the latest."""
+        return max(self._state.progress.iteration(self._plan.loop_of(node_id)) for node_id in node_ids)
+
+    async def _emit(self, data: AgentWorkflowEvent) -> None:
+        await self._ctx.add_event(WorkflowEvent(data.type, data))
+
+    async def _diagnose(
+        self, message: str, *, level: Literal["info", "warning"] = "info", node_id: str | None = None
+    ) -> None:
+        await self._emit(WorkflowDiagnosticEvent(message, level, node_id))
+
+    async def _report_skipped(self, node_id: str, reason: str) -> None:
+        await self._emit(WorkflowAgentSkippedEvent(node_id, reason, self._iteration(node_id)))
+
+    async def _report_start(self, task: ActiveTask, text: str) -> None:
+        """Emit that a node gets a task; before it, that its layer starts."""
+        layer, layers = self._plan.layer_of(task.node_id), self._state.record.layers
+        if str(layer) not in layers:
+            self._state.update(layers={**layers, str(layer): self._now()})
+            nodes = self._plan.layers[layer]
+            await self._emit(WorkflowLayerStartedEvent(layer, nodes, self._iteration(*nodes)))
+        name = self._plan.node(task.actor).agent.name or task.actor
+        await self._emit(WorkflowAgentStartedEvent(task.actor, name, layer, self._iteration(task.node_id), text))
+
+    async def _report_end(
+        self, task: ActiveTask, *, outputs: Mapping[str, Any] | None = None, error: str | None = None
+    ) -> None:
+        """Emit that a task has ended."""
+        progress = self._state.progress
+        ended = len(progress.nodes) - len(progress.active - {task.node_id})
+        await self._emit(
+            WorkflowAgentCompletedEvent(
+                task.actor,
+                success=error is None,
+                outputs=dict(outputs or {}),
+                error=error,
+                progress=ended / sum(len(layer) for layer in self._plan.layers),
+                duration=seconds_since(self._clock, task.since),
+                iteration=self._iteration(task.node_id),
+                fallback_for=None if task.actor == task.node_id else task.node_id,
+            )
+        )
+
+    async def _report_layers(self, *, is_pass_over: bool = False) -> None:
+        """Emit that layers have ended: those with all nodes decided; at the end of a pass, those where no node runs."""
+        status = self._state.progress.nodes
+        undecided = "skipped" if is_pass_over else "acting"
+        for number, since in self._state.record.layers.items():
+            nodes = self._plan.layers[int(number)]
+            if all(status.get(node_id, undecided) != "acting" for node_id in nodes):
+                left = {each: at for each, at in self._state.record.layers.items() if each != number}
+                self._state.update(layers=left)
+                duration = seconds_since(self._clock, since)
+                await self._emit(WorkflowLayerCompletedEvent(int(number), nodes, self._iteration(*nodes), duration))
+
+
+def _without(output: NodeOutput | None, keys: Collection[str]) -> dict[str, Any] | None:
+    """Return the outputs without some keys, also inside the whole value."""
+    if output is None:
+        return None
+    kept = {key: value for key, value in output.outputs.items() if key not in keys}
+    if isinstance(whole := kept.get(RESULT), Mapping):
+        inside = cast("Mapping[str, Any]", whole)
+        kept[RESULT] = {key: value for key, value in inside.items() if key not in keys}
+    return kept
 
 
 async def _holds(edge: Edge, outputs: Mapping[str, Any], request: Any) -> bool:

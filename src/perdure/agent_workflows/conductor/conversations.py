@@ -205,9 +205,9 @@ class ExecutionThreads:
             return
         self._state.update(execution_id=self._ctx.run_id, forked_from=(*record.forked_from, record.execution_id))
         if conversations is not None:
-            for thread_id in self._state.threads():
+            for thread_id, sequence in self._state.threads.items():
                 # No step: forking again changes nothing.
-                await conversations.fork(self._lineage, thread_id, at=self._state.sequence(thread_id) or 0)
+                await conversations.fork(self._lineage, thread_id, at=sequence)
 
     async def begin(self) -> None:
         """Put the request into the root thread, if the policy has one."""
@@ -237,7 +237,7 @@ class ExecutionThreads:
         if conversations is None:
             return
         actor, lineage, thread_id = result.node_id, self._lineage, conversations.thread_id(result.node_id)
-        has_joined = self._state.sequence(thread_id) is not None
+        has_joined = thread_id in self._state.threads
         since = await self._joined(conversations, actor)
         name = f"{actor}/{result.visit}"
         messages = [*self._task_messages(actor, has_joined=has_joined), *result.said]
@@ -246,14 +246,14 @@ class ExecutionThreads:
             return await conversations.add(lineage, actor, messages, key=self._key(name), since=since)
 
         if messages:
-            self._state.set_sequence(thread_id, await self._ctx.step("conversation", append, key=name))
+            self._state.threads.set(thread_id, await self._ctx.step("conversation", append, key=name))
 
     def _task_messages(self, actor: str, *, has_joined: bool) -> list[Message]:
         """Return the task of a node as a message, unless its thread has it.
 
         A node that got its task before there were conversations joins now, and its thread starts with the request.
         """
-        task = self._state.task(actor)
+        task = self._state.tasks.get(actor)
         if task is None:
             return []
         is_in_thread = task.is_in_thread if has_joined else self.is_request(task.text)
@@ -262,20 +262,20 @@ class ExecutionThreads:
     async def _root(self, conversations: Conversations) -> RootRequest:
         """Return the request in the root. It is added if the execution began before there was a root."""
         lineage, request = self._lineage, request_text(self._state.request)
-        sequence = self._state.sequence(conversations.root_id)
+        sequence = self._state.threads.get(conversations.root_id)
         if sequence is None:
 
             async def add() -> int:
                 return await conversations.add_request(lineage, request, key=self._key("request"))
 
             sequence = await self._ctx.step("conversation", add, key="request")
-            self._state.set_sequence(conversations.root_id, sequence)
+            self._state.threads.set(conversations.root_id, sequence)
         return RootRequest(sequence, request, "")
 
     async def _joined(self, conversations: Conversations, actor: str) -> int:
         """Return the last event number of an actor's thread that this execution knows."""
         lineage, thread_id = self._lineage, conversations.thread_id(actor)
-        sequence = self._state.sequence(thread_id)
+        sequence = self._state.threads.get(thread_id)
         if sequence is None:
             root = await self._root(conversations) if conversations.has_root else None
             root = None if root is None else replace(root, key=self._key(f"request/{thread_id}"))
@@ -284,7 +284,7 @@ class ExecutionThreads:
                 return await conversations.join(lineage, actor, root=root)
 
             sequence = await self._ctx.step("conversation", join, key=f"join/{thread_id}")
-            self._state.set_sequence(thread_id, sequence)
+            self._state.threads.set(thread_id, sequence)
         return sequence
 
     @property

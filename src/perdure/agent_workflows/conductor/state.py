@@ -5,17 +5,19 @@ The keys of the scope and the fields of the classes are stored, so they keep the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from perdure import register_type
-from perdure.agent_workflows.conductor.scheduling import Progress
-from perdure.agent_workflows.definition.values import RESULT
+from perdure.agent_workflows.conductor.scheduling import Progress, denial_text
+from perdure.agent_workflows.definition.values import END
+from perdure.agent_workflows.messages import AgentWorkflowResult, NodeOutput
 
 if TYPE_CHECKING:
     from perdure import Clock, State
+    from perdure.agent_workflows.plan import Plan
 
 T = TypeVar("T")
 
@@ -24,11 +26,6 @@ _RECORD: Final = "record"
 _REQUEST: Final = "request"
 _EDGES: Final = "ways"
 _REQUIREMENTS: Final = "terms"
-_ACTIVE: Final = "acting "
-_VISITS: Final = "visits "
-_OUTPUT: Final = "said "
-_TASK: Final = "task "
-_THREAD: Final = "thread "
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +73,6 @@ class ExecutionRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeOutput:
-    """The latest output of a node."""
-
-    outputs: Mapping[str, Any]
-    text: str = ""
-
-    def without(self, keys: Collection[str]) -> dict[str, Any]:
-        """Return the outputs without some keys, also inside the whole value."""
-        whole = self.outputs.get(RESULT)
-        kept = {key: value for key, value in self.outputs.items() if key not in keys}
-        if RESULT in kept and isinstance(whole, Mapping):
-            inside = cast("Mapping[str, Any]", whole)
-            kept[RESULT] = {key: value for key, value in inside.items() if key not in keys}
-        return kept
-
-
-@dataclass(frozen=True, slots=True)
 class TaskRecord:
     """The latest task of a node. `is_in_thread` means that its thread already had the text."""
 
@@ -103,8 +83,40 @@ class TaskRecord:
 
 register_type(ActiveTask, name="perdure:AgentWorkflowActing")
 register_type(ExecutionRecord, name="perdure:AgentWorkflowRecord")
-register_type(NodeOutput, name="perdure:AgentWorkflowSaid")
 register_type(TaskRecord, name="perdure:AgentWorkflowTask")
+
+
+class Entries(Mapping[str, T]):
+    """The entries of a scope whose keys have a prefix, without that prefix. Each is read when it is needed."""
+
+    def __init__(self, scope: State, prefix: str) -> None:
+        self._scope = scope
+        self._prefix = prefix
+
+    def __getitem__(self, key: str) -> T:
+        value: T | None = self._scope.get(f"{self._prefix}{key}")
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        keys = self._scope.keys()
+        return iter([key.removeprefix(self._prefix) for key in keys if key.startswith(self._prefix)])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def set(self, key: str, value: T | None) -> None:
+        """Write an entry; with None, delete it."""
+        if value is not None:
+            self._scope.set(f"{self._prefix}{key}", value)
+        elif key in self:
+            self._scope.delete(f"{self._prefix}{key}")
+
+    def clear(self) -> None:
+        """Delete all entries."""
+        for key in self:
+            self.set(key, None)
 
 
 class ExecutionState:
@@ -112,31 +124,34 @@ class ExecutionState:
 
     def __init__(self, scope: State) -> None:
         self._scope = scope
-        record: ExecutionRecord | None = scope.get(_RECORD)
-        self._record = record
+        self._record: ExecutionRecord | None = scope.get(_RECORD)
         text: str | None = scope.get(_PROGRESS)
         self.progress = Progress() if text is None else Progress.from_text(text)
+        self.active = Entries[ActiveTask](scope, "acting ")
+        """The tasks that actors have now."""
+        self.visits = Entries[int](scope, "visits ")
+        """The numbers of tasks that actors have had."""
+        self.outputs = Entries[NodeOutput](scope, "said ")
+        """The latest outputs of nodes."""
+        self.tasks = Entries[TaskRecord](scope, "task ")
+        """The latest tasks of nodes."""
+        self.threads = Entries[int](scope, "thread ")
+        """The threads that the execution has joined, each with the number of the last event that it knows."""
 
-    def start(
-        self, record: ExecutionRecord, request: Any, *, edges: tuple[str, ...], requirements: Mapping[str, str]
-    ) -> None:
+    def start(self, record: ExecutionRecord, request: Any, plan: Plan) -> None:
         """Start an execution. Of an earlier one only the numbers of visits stay."""
-        for key in self._keys(_OUTPUT, _TASK, _THREAD):
-            self._scope.delete(key)
+        for entries in (self.outputs, self.tasks, self.threads):
+            entries.clear()
         self.progress = Progress()
         self._record = record
         self._scope.set(_REQUEST, request)
-        self._scope.set(_EDGES, edges)
-        self._scope.set(_REQUIREMENTS, dict(requirements))
+        self._scope.set(_EDGES, plan.edge_names)
+        self._scope.set(_REQUIREMENTS, dict(plan.requirements))
 
     def save(self) -> None:
         """Write the progress and the record."""
         self._scope.set(_PROGRESS, self.progress.to_text())
         self._scope.set(_RECORD, self.record)
-
-    def _keys(self, *prefixes: str) -> list[str]:
-        keys = self._scope.keys()
-        return [key for key in keys if key.startswith(prefixes)]
 
     @property
     def edges(self) -> tuple[str, ...]:
@@ -159,11 +174,6 @@ class ExecutionState:
         return self._record is not None
 
     @property
-    def is_running(self) -> bool:
-        """Return True if an execution has started and not finished."""
-        return self._record is not None and not self._record.is_finished
-
-    @property
     def record(self) -> ExecutionRecord:
         """Return the record of the execution."""
         assert self._record is not None, "an execution has started"
@@ -183,102 +193,48 @@ class ExecutionState:
         failures = self.record.failures
         self.update(failures={**failures, task.actor: {**failures.get(task.actor, {}), task.node_id: error}})
 
-    def mark_succeeded(self, task: ActiveTask) -> None:
-        """Forget failures of earlier passes. A node that a fallback replaces has failed all the same."""
-        if task.actor == task.node_id:
-            self.clear_failures(task.node_id)
-        elif task.actor in self.record.failures:
-            self._drop_failures(lambda actor, node_id: (actor, node_id) == (task.actor, task.node_id))
-
-    def clear_failures(self, node_id: str) -> None:
-        """Forget all failures of actors that worked for a node."""
-        if self.record.failures:
-            self._drop_failures(lambda _, failed: failed == node_id)
-
-    def _drop_failures(self, is_dropped: Callable[[str, str], bool]) -> None:
+    def forget_failures(self, node_id: str, actor: str | None = None) -> None:
+        """Forget the failures of actors that worked for a node, or of one of them."""
         left = {
-            actor: {node_id: error for node_id, error in errors.items() if not is_dropped(actor, node_id)}
-            for actor, errors in self.record.failures.items()
+            each: {failed: error for failed, error in errors.items() if failed != node_id or actor not in {None, each}}
+            for each, errors in self.record.failures.items()
         }
-        self.update(failures={actor: errors for actor, errors in left.items() if errors})
-
-    def active_task(self, actor: str) -> ActiveTask | None:
-        """Return the task that an actor has now."""
-        return self._scope.get(f"{_ACTIVE}{actor}")
-
-    def visits(self, actor: str) -> int:
-        """Return the number of tasks that an actor has had."""
-        return self._scope.get(f"{_VISITS}{actor}", 0)
-
-    def activate(self, task: ActiveTask) -> None:
-        """Record that an actor has a task, and count the visit."""
-        self._scope.set(f"{_ACTIVE}{task.actor}", task)
-        self._scope.set(f"{_VISITS}{task.actor}", task.visit + 1)
-
-    def deactivate(self, actor: str) -> None:
-        """Record that an actor has no task."""
-        if self.active_task(actor) is not None:
-            self._scope.delete(f"{_ACTIVE}{actor}")
-
-    def output(self, node_id: str) -> NodeOutput | None:
-        """Return the latest output of a node."""
-        return self._scope.get(f"{_OUTPUT}{node_id}")
-
-    def set_output(self, node_id: str, output: NodeOutput | None) -> None:
-        """Record the output of a node; with None, forget it."""
-        if output is not None:
-            self._scope.set(f"{_OUTPUT}{node_id}", output)
-        elif self.output(node_id) is not None:
-            self._scope.delete(f"{_OUTPUT}{node_id}")
-
-    def nodes_with_output(self) -> list[str]:
-        """Return the nodes that have an output."""
-        return [key.removeprefix(_OUTPUT) for key in self._keys(_OUTPUT)]
-
-    def task(self, node_id: str) -> TaskRecord | None:
-        """Return the latest task of a node."""
-        return self._scope.get(f"{_TASK}{node_id}")
-
-    def set_task(self, node_id: str, task: TaskRecord) -> None:
-        """Record the task of a node."""
-        self._scope.set(f"{_TASK}{node_id}", task)
-
-    def forget_task(self, node_id: str) -> None:
-        """Forget the task of a node."""
-        if self.task(node_id) is not None:
-            self._scope.delete(f"{_TASK}{node_id}")
-
-    def threads(self) -> list[str]:
-        """Return the threads that the execution has joined."""
-        return [key.removeprefix(_THREAD) for key in self._keys(_THREAD)]
-
-    def sequence(self, thread_id: str) -> int | None:
-        """Return the number of the last event of a thread that the execution knows; None if it has not joined it."""
-        return self._scope.get(f"{_THREAD}{thread_id}")
-
-    def set_sequence(self, thread_id: str, sequence: int) -> None:
-        """Record the number of the last event of a thread."""
-        self._scope.set(f"{_THREAD}{thread_id}", sequence)
+        self.update(failures={each: errors for each, errors in left.items() if errors})
 
 
-class OutputView(Mapping[str, T]):
-    """One aspect of the outputs of all nodes, read from the state when it is needed."""
+def make_result(plan: Plan, state: ExecutionState, clock: Clock) -> AgentWorkflowResult:
+    """Return the result of an execution in which no node has a task any more."""
+    progress, record, outputs = state.progress, state.record, dict(state.outputs)
+    ends = [node_id for node_id in plan.ends if progress.decision(node_id, END) == "taken"]
+    texts = [outputs[node_id].text for node_id in ends if node_id in outputs and outputs[node_id].text]
+    # An isolated failure lets all go on, even to END, but it is no answer.
+    is_reached = any(progress.nodes.get(node_id) != "isolated" for node_id in ends)
+    error = progress.halted or (None if is_reached else _no_end_reason(state))
+    return AgentWorkflowResult(
+        execution_id=record.execution_id,
+        success=error is None,
+        final_answer="\n\n".join(texts) if texts else None,
+        outputs={
+            f"{node_id}.{key}": value
+            for layer in plan.layers
+            for node_id in layer
+            if node_id in outputs
+            for key, value in outputs[node_id].outputs.items()
+        },
+        failed=dict(record.failed),
+        skipped=dict(progress.skipped),
+        error=error,
+        duration=seconds_since(clock, record.begun_at),
+    )
 
-    def __init__(self, state: ExecutionState, read: Callable[[NodeOutput], T]) -> None:
-        self._state = state
-        self._read = read
 
-    def __getitem__(self, node_id: str) -> T:
-        output = self._state.output(node_id)
-        if output is None:
-            raise KeyError(node_id)
-        return self._read(output)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._state.nodes_with_output())
-
-    def __len__(self) -> int:
-        return len(self._state.nodes_with_output())
+def _no_end_reason(state: ExecutionState) -> str:
+    denials = set(state.progress.denied.values())
+    texts = [
+        (denial_text(actor, error), f"{actor!r} has failed: {error}") for actor, error in state.record.failed.items()
+    ]
+    failed = "; ".join(denial if denial in denials else failure for denial, failure in texts)
+    return f"no end was reached: {failed or 'no edge to END was taken'}"
 
 
 def seconds_since(clock: Clock, moment: str) -> float:

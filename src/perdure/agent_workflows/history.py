@@ -19,8 +19,9 @@ from perdure.agent_workflows.conductor.conductor import RESULT_PROPERTY
 from perdure.agent_workflows.conductor.state import seconds_since
 from perdure.agent_workflows.definition.values import ERROR, TextOutput
 from perdure.agent_workflows.errors import AgentWorkflowError, ExecutionNotFoundError
-from perdure.agent_workflows.events import (
+from perdure.agent_workflows.messages import (
     UNCHANGED,
+    AgentWorkflowResult,
     WorkflowAgentCompletedEvent,
     WorkflowAgentSkippedEvent,
     WorkflowAgentStartedEvent,
@@ -28,7 +29,6 @@ from perdure.agent_workflows.events import (
     WorkflowEdgeTraversedEvent,
     WorkflowStartedEvent,
 )
-from perdure.agent_workflows.messages import AgentWorkflowResult
 from perdure.agent_workflows.stores import DefinitionStore
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing_extensions import Unpack
 
 from perdure.agent_workflows.definition.document import Exported, config_schema, definition_of, read_text, to_config
 from perdure.agent_workflows.errors import AgentWorkflowError
+from perdure.agent_workflows.execution import RUN_ERRORS, Runner, translate
+from perdure.agent_workflows.graph import AgentOfWorkflow, executor_of, tool_of
+from perdure.agent_workflows.history import executions_of, require_execution
 from perdure.agent_workflows.mermaid import to_mermaid
 from perdure.agent_workflows.stores import DefinitionStore, open_store
-from perdure.agent_workflows.workflow.adapters import AgentOfWorkflow, executor_of, tool_of
-from perdure.agent_workflows.workflow.execution import RUN_ERRORS, Runner, translate
-from perdure.agent_workflows.workflow.history import executions_of, require_execution
 
 if TYPE_CHECKING:
     import os
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from perdure.agent_workflows.builder import AgentWorkflowBuilder
     from perdure.agent_workflows.definition.conditions import Condition
     from perdure.agent_workflows.definition.values import AgentConfig, Definition
+    from perdure.agent_workflows.execution import RunOptions
+    from perdure.agent_workflows.graph import Parts
     from perdure.agent_workflows.messages import AgentWorkflowResult
     from perdure.agent_workflows.stores import Keep
-    from perdure.agent_workflows.workflow.execution import RunOptions
-    from perdure.agent_workflows.workflow.graph import Parts
     from perdure.threads import SessionStore
 
 EventT = TypeVar("EventT")

@@ -21,8 +21,8 @@ from perdure import (
 )
 from perdure.agent_workflows.conductor.state import seconds_since
 from perdure.agent_workflows.errors import AgentWorkflowError, ExecutionNotFoundError, quoted
-from perdure.agent_workflows.workflow.adapters import WaitingRoom
-from perdure.agent_workflows.workflow.history import (
+from perdure.agent_workflows.graph import WaitingRoom
+from perdure.agent_workflows.history import (
     EventSummary,
     FailureTracker,
     has_execution,
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from perdure import Workflow, WorkflowRunResult
+    from perdure.agent_workflows.graph import Parts
     from perdure.agent_workflows.messages import AgentWorkflowResult
-    from perdure.agent_workflows.workflow.graph import Parts
 
 logger = logging.getLogger(__name__)
 
