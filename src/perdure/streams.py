@@ -138,20 +138,17 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         return self
 
     async def __anext__(self) -> UpdateT:
-        if self._outcome is not None:
-            raise StopAsyncIteration
-        self._begin_pull()
-        if self._ahead and not self._transform_hooks:
-            # Nothing is awaited, so nothing can fail.
-            self._is_being_pulled = False
-            return self._handed_out(self._ahead.popleft())
-        update = await self._settling(self._next())
-        if update is _End.TOKEN:
+        if self._outcome is not None or (update := await self._pull(1)) is _End.TOKEN:
             raise StopAsyncIteration
         return update
 
     def __await__(self) -> Generator[Any, Any, ResponseStream[UpdateT, FinalT]]:
         return self._resolved().__await__()
+
+    async def _resolved(self) -> ResponseStream[UpdateT, FinalT]:
+        if self._outcome is None:
+            await self._pull(0)
+        return self
 
     async def get_final_response(self) -> FinalT:
         """Consume the rest and return the final response.
@@ -159,8 +156,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         Raises the error that ended the stream, or RuntimeError if it was closed before its end.
         """
         if self._outcome is None:
-            self._begin_pull()
-            await self._settling(self._rest())
+            await self._pull(None)
         match self._outcome:
             case _Finished(final):
                 return final
@@ -241,21 +237,6 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         self._cleanup_hooks.append(hook)
         return self
 
-    async def _resolved(self) -> ResponseStream[UpdateT, FinalT]:
-        if self._outcome is None:
-            self._begin_pull()
-            await self._settling(self._opened())
-        return self
-
-    def _begin_pull(self) -> None:
-        self._require_idle()
-        task = asyncio.current_task()
-        if task is None:
-            self._consumer = None
-        elif self._consumer is None or self._consumer() is not task:
-            self._consumer = weakref.ref(task)
-        self._is_being_pulled = True
-
     def _require_idle(self) -> None:
         if self._is_being_pulled:
             raise RuntimeError(
@@ -266,10 +247,19 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         if self._outcome is not None:
             raise RuntimeError("the stream has ended, the hook would never run; add hooks before consuming it")
 
-    async def _settling(self, work: Awaitable[T]) -> T:
-        """Await `work`. If it fails, the stream has failed."""
+    async def _pull(self, count: int | None) -> UpdateT | _End:
+        """Take one update and return it; with 0, only open the source; with None, take all that are left.
+
+        Returns `_End.TOKEN` if the source has ended. The final response is ready then. If anything fails, the stream
+        has failed.
+        """
+        if self._is_being_pulled:
+            self._require_idle()
+        task = asyncio.current_task()
+        self._consumer = None if task is None else weakref.ref(task)
+        self._is_being_pulled = True
         try:
-            return await work
+            return await self._take(count)
         except BaseException as error:
             self._outcome = _Failed(error) if isinstance(error, Exception) else _Closed()
             # After KeyboardInterrupt, SystemExit and GeneratorExit nothing can be awaited.
@@ -279,66 +269,46 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         finally:
             self._is_being_pulled = False
 
-    async def _opened(self) -> AsyncIterator[Any]:
+    async def _take(self, count: int | None) -> UpdateT | _End:
         if self._iterator is None:
             source = self._source
             # A ResponseStream is awaitable too, but it is itself the iterable.
             self._source = source if isinstance(source, AsyncIterable) else await source
             self._iterator = aiter(self._source)
-        return self._iterator
-
-    async def _next(self) -> UpdateT | _End:
-        while not self._ahead:
-            if not await self._has_more():
-                return _End.TOKEN
-        return self._handed_out(await _passed_through(self._transform_hooks, self._ahead.popleft()))
-
-    async def _rest(self) -> None:
-        """Consume the source to its end."""
-        await self._take_all_ahead()
-        async for given in await self._opened():
+        while count != 0:
+            while self._ahead:
+                update = self._ahead.popleft()
+                if self._transform_hooks:
+                    update = await _passed_through(self._transform_hooks, update)
+                if self._keeps_updates:
+                    self._updates.append(update)
+                if count is not None:
+                    return update
+            given = await anext(self._iterator, _End.TOKEN)
+            if given is _End.TOKEN:
+                await self._finish()
+                break
             self._ahead.extend(given if self._gives_batches else (given,))
-            if self._transform_hooks:
-                await self._take_all_ahead()
-                continue
-            if self._keeps_updates:
-                self._updates += self._ahead
-            self._ahead.clear()
-        await self._finish()
-
-    async def _take_all_ahead(self) -> None:
-        while self._ahead:
-            self._handed_out(await _passed_through(self._transform_hooks, self._ahead.popleft()))
-
-    async def _has_more(self) -> bool:
-        """Pull the source. Return False if it has ended; the final response is ready then."""
-        given = await anext(self._iterator or await self._opened(), _End.TOKEN)
-        if given is _End.TOKEN:
-            await self._finish()
-            return False
-        self._ahead.extend(given if self._gives_batches else (given,))
-        return True
+        return _End.TOKEN
 
     async def _finish(self) -> None:
         await self._clean_up()
         if self._finalizer is not None:
-            final = await _settled(self._finalizer(self.updates))
+            final = await _settled(self._finalizer(list(self._updates)))
         elif isinstance(self._source, ResponseStream):
             final = await cast("ResponseStream[UpdateT, FinalT]", self._source).get_final_response()
         else:
-            final = cast("FinalT", self.updates)
-        self._outcome = _Finished(await _passed_through(self._result_hooks, final))
-
-    def _handed_out(self, update: UpdateT) -> UpdateT:
-        if self._keeps_updates:
-            self._updates.append(update)
-        return update
+            final = cast("FinalT", list(self._updates))
+        self._outcome = _Finished(await _passed_through(self._result_hooks, final) if self._result_hooks else final)
 
     async def _clean_up(self) -> None:
         """Close the source, then run every hook once, even if others fail. Raises the first error."""
         failures: list[Exception] = []
-        hooks, self._cleanup_hooks = self._cleanup_hooks, []
-        for hook in [self._close_source, *hooks]:
+        source = self._iterator or self._source
+        close = getattr(source, "close" if inspect.iscoroutine(source) else "aclose", None)
+        hooks: list[CleanupHook] = [*([close] if close is not None else ()), *self._cleanup_hooks]
+        self._cleanup_hooks = []
+        for hook in hooks:
             try:
                 await _settled(hook())
             except Exception as error:  # noqa: BLE001
@@ -351,13 +321,6 @@ class ResponseStream(Generic[UpdateT, FinalT]):
             await self._clean_up()
         except Exception as second:  # noqa: BLE001
             error.add_note(f"cleaning up after it failed too: {second!r}")
-
-    async def _close_source(self) -> None:
-        source = self._iterator or self._source
-        if inspect.iscoroutine(source):
-            source.close()
-        elif hasattr(source, "aclose"):
-            await cast("Any", source).aclose()
 
 
 class _Mapped(Generic[UpdateT, OtherUpdateT]):

@@ -46,11 +46,6 @@ async def batches_of(driver: RunLoop) -> list[list[WorkflowEvent[Any]]]:
     return [batch async for batch in driver.run()]
 
 
-async def test_each_superstep_is_one_batch() -> None:
-    batches = await batches_of(driver(streaming=False))
-    assert [(batch[0].type, batch[-1].type) for batch in batches] == [("superstep_started", "superstep_completed")] * 2
-
-
 async def test_the_events_are_those_of_a_stream_in_the_same_order() -> None:
     live = [event for batch in await batches_of(driver(streaming=True)) for event in batch]
     whole = [event for batch in await batches_of(driver(streaming=False)) for event in batch]

@@ -5,31 +5,34 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-from dataclasses import dataclass, field
-from types import CoroutineType, MappingProxyType
-from typing import TYPE_CHECKING, Any
+import math
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.checkpoint import counts_in, counts_record, value_digest
 from perdure.clock import moment_of
-from perdure.codec import Kept
-from perdure.engine.budget import COUNTED_BY_ENGINE, BudgetTracker, require_amounts
-from perdure.engine.events import ActivationEvents, warning_event
+from perdure.codec import Kept, as_kept
+from perdure.engine.events import FRAMEWORK, encode_data, pending_event, request_opened, warning_event
 from perdure.engine.questions import Question, Questions, Requests, require_approved
+from perdure.engine.state import StateView
 from perdure.engine.steps import Steps, skipped_steps
-from perdure.engine.suspension import Suspender, Wait, begin_sleep
+from perdure.engine.suspension import Suspender, begin_sleep
 from perdure.engine.tasks import finished
 from perdure.errors import BudgetExceededError, LeaseLostError, StaleHeadError, WorkflowCheckpointException
-from perdure.events import WorkflowEvent, WorkflowEventSource
-from perdure.graph import SHARED_SCOPE, Terms, TimersDue, enter, private_scope, wiring
+from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
+from perdure.graph import Terms, TimersDue, enter, private_scope
 from perdure.kernel import (
     ActivationResult,
     Effects,
     Output,
+    PendingEvent,
     Suspension,
     UnroutedMessage,
-    Write,
     activation_id_of,
 )
+from perdure.records import digest
 from perdure.streams import has_pieces
 from perdure.tracing import NO_SPAN
 
@@ -40,15 +43,55 @@ if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.codec import Encoded, Held, Values
     from perdure.engine.journal import Journal
-    from perdure.engine.running_step import RunningStep
-    from perdure.events import WorkflowErrorDetails
+    from perdure.engine.suspension import Wait
+    from perdure.engine.tasks import RunningStep
     from perdure.graph import Executor, Graph, Numbering, OutputKind, StepCall
-    from perdure.kernel import Activation, Moment, PendingEvent, Request, Snapshot, StateKey
+    from perdure.kernel import Activation, Moment, Request, Snapshot, StateKey, Write
     from perdure.tracing import Span
 
-RUN_KWARGS_KEY = "_workflow_run_kwargs"
-
 _ENGINE_ONLY = frozenset({"output", "intermediate", "started", "status", "failed"})
+_COUNTED_BY_ENGINE = frozenset({"supersteps", "activations"})
+"""Resources that are checked when a superstep begins: nothing inside a handler spends them."""
+
+
+@dataclass(slots=True, eq=False)
+class BudgetTracker:
+    """Track the spending of one activation since the last commit, so that parallel ones share one budget.
+
+    A commit adds spending to the run's totals. Until then each activation reports here, and sub-workflows nest.
+    """
+
+    parent: BudgetTracker | None = None
+    activation_id: str = ""
+    _totals: Mapping[str, float] = field(default_factory=dict[str, float], init=False)
+    _children: dict[str, BudgetTracker] = field(default_factory=dict[str, "BudgetTracker"], init=False)
+
+    def child(self, activation_id: str) -> BudgetTracker:
+        """Return the tracker of an activation inside this one."""
+        return self._children.get(activation_id) or BudgetTracker(self, activation_id)
+
+    def report(self, totals: Mapping[str, float]) -> None:
+        """Replace this activation's spending with `totals`, which include its children."""
+        for tracker in self._children.values():
+            tracker.report({})
+        self._totals, self._children = totals, {}
+        self._register()
+
+    def _register(self) -> None:
+        """Make this tracker visible to its siblings. One that has spent nothing stays out."""
+        if self.parent is not None and self.parent._children.get(self.activation_id) is not self:
+            self.parent._children[self.activation_id] = self
+            self.parent._register()
+
+    def spent_by_siblings(self, resource: str) -> float:
+        """Return the spending of parallel activations, here and in every enclosing superstep."""
+        if self.parent is None:
+            return 0
+        siblings = (tracker for tracker in self.parent._children.values() if tracker is not self)
+        return self.parent.spent_by_siblings(resource) + sum(tracker._spent(resource) for tracker in siblings)
+
+    def _spent(self, resource: str) -> float:
+        return self._totals.get(resource, 0) + sum(tracker._spent(resource) for tracker in self._children.values())
 
 
 @dataclass(slots=True)
@@ -64,35 +107,44 @@ class ActivationContext:
     """The kwargs of the run, including those that are not stored."""
     journal: Journal
     clock: Clock
-    emit: Callable[[WorkflowEvent[Any]], None]
-    """Emit an event to the reader of the run."""
-    run_id: str = ""
+    run_id: str
     """The id of the run; inside a sub-workflow, followed by the names of the enclosing executors."""
-    span: Span = NO_SPAN
-    streaming: bool = False
-    is_checkpointed: bool = False
-    budget: BudgetTracker = field(default_factory=BudgetTracker)
+    span: Span
+    streaming: bool
+    is_checkpointed: bool
+    keeps_records: bool
+    """True if a later attempt will find what an activation records."""
+    has_records: bool
+    """True if an earlier attempt has recorded anything."""
+    budget: BudgetTracker
+    emitted: list[WorkflowEvent[Any]] = field(default_factory=list[WorkflowEvent[Any]])
+    """Events that the reader of the run has not taken yet."""
+    reader: asyncio.Future[None] | None = None
+    """Set while the reader waits: a streaming one for events, any other for the end of the superstep."""
     overlays: dict[str, dict[StateKey, Write]] = field(default_factory=dict[str, "dict[StateKey, Write]"])
     """By executor: the writes of its earlier activations in this superstep."""
     children: dict[str, Snapshot] = field(default_factory=dict[str, "Snapshot"])
     """By executor: its sub-workflow as its earlier activations in this superstep left it."""
     opened: set[str] = field(default_factory=set[str])
     """The ids of the requests opened in this superstep."""
-    keeps_records: bool = field(init=False)
-    """True if a later attempt will find what an activation records."""
-    has_records: bool = field(init=False)
-    """True if an earlier attempt has recorded anything."""
 
-    def __post_init__(self) -> None:
-        self.keeps_records = self.is_checkpointed and self.journal.is_open
-        self.has_records = self.keeps_records and not self.journal.is_empty
+    def emit(self, event: WorkflowEvent[Any]) -> None:
+        """Emit an event to the reader of the run."""
+        self.emitted.append(event)
+        if self.streaming:
+            self.wake_reader()
+
+    def wake_reader(self) -> None:
+        """Let the reader look again. It clears `reader` itself when it runs."""
+        if self.reader is not None and not self.reader.done():
+            self.reader.set_result(None)
 
     def derived_id(self, name: str) -> str:
         """Return an id that is the same for every attempt, and differs in a fork."""
         return hashlib.blake2b(f"{self.root_id}/{name}".encode(), digest_size=16).hexdigest()
 
     def held(self, activation_id: str) -> dict[str, Held]:
-        """Return an activation's step results that could not be recorded, by place."""
+        """Return an activation's step results that could not be recorded, by key."""
         return self.values.held.setdefault(f"{self.root_id}/{activation_id}", {})
 
     def memo(self, activation_id: str) -> dict[str, object]:
@@ -123,140 +175,59 @@ class ActivationContext:
             return False
         return True
 
-    def add(self, result: ActivationResult) -> None:
-        """Make the effects of an ended activation visible to later activations of its executor."""
-        effects = result.effects
-        executor_id = effects.activation.executor_id
-        if effects.writes:
-            self.overlays.setdefault(executor_id, {}).update((write.key, write) for write in effects.writes)
-        if effects.requests:
-            self.opened.update(request.id for request in effects.requests)
-        if effects.child is not None:
-            self.children[executor_id] = effects.child
-        if self.snapshot.limits.budget:
-            self.budget.child(activation_id_of(self.snapshot, effects.activation)).report(effects.spent)
+
+@dataclass(frozen=True, slots=True)
+class _Placeholder:
+    """An event whose data is encoded when the activation ends."""
+
+    of: Literal["output", "request"]
+    index: int
 
 
-class StateView:
-    """The state as one activation sees it: committed, plus earlier writes of its executor, plus its own writes."""
-
-    def __init__(self, executor: Executor, context: ActivationContext) -> None:
-        self._context = context
-        self._own: dict[StateKey, Any] = {}
-        self._erased: set[StateKey] = set()
-        self._updates: dict[StateKey, list[object | None]] = {}
-        # An executor that handles several messages at once has no earlier writes: the result must not be a race.
-        is_parallel = wiring(executor).max_concurrency > 1
-        self._earlier: Mapping[StateKey, Write] = {} if is_parallel else context.overlays.get(executor.id, {})
-
-    def read(self, place: StateKey) -> Any:
-        """Return a value, a copy if it is mutable. Raises KeyError."""
-        if place in self._own:
-            return self._own[place]
-        if place in self._erased:
-            raise KeyError(place[1])
-        values, earlier = self._context.values, self._earlier.get(place)
-        if earlier is not None:
-            if earlier.erase:
-                raise KeyError(place[1])
-            return values.give_state(earlier.value)
-        if place == (SHARED_SCOPE, RUN_KWARGS_KEY):
-            return {kind: dict(by_target) for kind, by_target in self._context.run_kwargs.items()}
-        return values.give_state(self._context.snapshot.state[place])
-
-    def write(self, place: StateKey, value: Any) -> None:
-        """Stage a value. For a key with a reducer it is an update that is merged when the superstep ends."""
-        reducer = self._context.graph.reducers.get(place)
-        if reducer is not None:
-            values = self._context.values
-            fixed = values.fix(value, _state_path(place))
-            self._updates.setdefault(place, []).append(fixed)
-            try:
-                current = self.read(place)
-            except KeyError:
-                value = values.give_state(fixed)
-            else:
-                value = reducer(current, values.give_state(fixed))
-        self._own[place] = value
-        self._erased.discard(place)
-
-    def erase(self, place: StateKey) -> None:
-        """Stage the removal of a key. Raises KeyError."""
-        self.read(place)
-        self._own.pop(place, None)
-        if place in self._context.graph.reducers:
-            self._updates[place] = [None]
-        self._erased.add(place)
-
-    def has(self, place: StateKey) -> bool:
-        """Return whether a key has a value, without reading it."""
-        if place in self._own:
-            return True
-        if place in self._erased:
-            return False
-        earlier = self._earlier.get(place)
-        return place in self._context.snapshot.state if earlier is None else not earlier.erase
-
-    def keys(self, scope: str) -> Sequence[str]:
-        """Return the keys of a scope."""
-        found = dict.fromkeys(key for place, key in self._context.snapshot.state if place == scope)
-        for (place, key), write in self._earlier.items():
-            if place == scope:
-                found.pop(key, None) if write.erase else found.setdefault(key)
-        found.update(dict.fromkeys(key for place, key in self._own if place == scope))
-        return [key for key in found if (scope, key) not in self._erased]
-
-    def writes(self) -> tuple[Write, ...]:
-        """Encode the writes as they are now."""
-        fix = self._context.values.fix
-        erased = [Write(place, None, erase=True) for place in sorted(self._erased)]
-        return (*erased, *(Write(place, fix(value, _state_path(place))) for place, value in self._own.items()))
-
-    def updates(self) -> dict[StateKey, tuple[object | None, ...]]:
-        """Return the updates that reducers merge, by key."""
-        return {place: tuple(updates) for place, updates in self._updates.items()}
-
-
-def _state_path(place: StateKey) -> str:
-    scope, key = place
-    return f"state[{key!r}]" if scope == SHARED_SCOPE else f"state[{key!r}] of scope {scope!r}"
-
-
+@dataclass(eq=False)
 class ActivationRecorder:
     """The effects of one attempt, collected behind the `WorkflowContext` of its handler.
 
     Most handlers only send messages, so the rest (state, requests, steps, questions) is created on first use.
     """
 
-    child: Snapshot | None = None
+    activation: Activation
+    executor: Executor
+    context: ActivationContext
+    message: Any = field(init=False)
+    child: Snapshot | None = field(default=None, init=False)
     """The sub-workflow of the executor, if this activation advanced it."""
-    asked_inside: Mapping[str, Request] = MappingProxyType({})
+    asked_inside: Mapping[str, Request] = field(default_factory=dict[str, "Request"], init=False)
     """Open requests of an agent that is a workflow, with their deadlines."""
-    span: Span = NO_SPAN
-    failure: WorkflowErrorDetails | None = None
-    is_function: bool = False
+    span: Span = field(default=NO_SPAN, init=False)
+    failure: WorkflowErrorDetails | None = field(default=None, init=False)
+    is_function: bool = field(default=False, init=False)
     """True if the handler is a functional workflow."""
-    _is_over = False
-    _has_returned = False
-    _warned: frozenset[str] = frozenset()
-    _state: StateView | None = None
-    _requests: Requests | None = None
-    _used_steps: Steps | None = None
-    _used_questions: Questions | None = None
+    task: asyncio.Task[Any] | None = field(default=None, init=False)
+    """The handler's own task."""
+    cancelled_before: int = field(default=0, init=False)
+    yielded: list[Any] = field(default_factory=list[Any], init=False)
+    requests: Requests | None = field(default=None, init=False)
+    steps: Steps | None = field(default=None, init=False)
+    questions: Questions | None = field(default=None, init=False)
+    _suspender: Suspender | None = field(default=None, init=False)
+    _state: StateView | None = field(default=None, init=False)
+    _is_over: bool = field(default=False, init=False)
+    _events: list[PendingEvent | _Placeholder] = field(default_factory=list["PendingEvent | _Placeholder"], init=False)
+    _own_events: Counter[str] | None = field(default=None, init=False)
+    """The number of times the handler itself emitted each event."""
+    _sent: list[tuple[Any, str | None, Moment | None]] = field(
+        default_factory=list["tuple[Any, str | None, Moment | None]"], init=False
+    )
+    _outputs: list[tuple[OutputKind, Any, bool]] = field(
+        default_factory=list["tuple[OutputKind, Any, bool]"], init=False
+    )
+    _shown: list[Any] = field(default_factory=list[Any], init=False)
+    _spent: dict[str, float] = field(default_factory=dict[str, float], init=False)
+    _warned: set[str] = field(default_factory=set[str], init=False)
 
-    def __init__(self, activation: Activation, executor: Executor, context: ActivationContext) -> None:
-        self.activation = activation
-        self.executor = executor
-        self.context = context
-        self.events = ActivationEvents(context, executor.id)
-        self.suspender = Suspender(executor.id, context.clock)
-        self._sent: list[tuple[Any, str | None, Moment | None]] = []
-        self._outputs: list[tuple[OutputKind, Any, bool]] = []
-        self._yielded: list[Any] = []
-        self._shown: list[Any] = []
-        self._spent: dict[str, float] = {}
-        delivery, give = activation.delivery, context.values.give
-        self.message: Any
+    def __post_init__(self) -> None:
+        delivery, give = self.activation.delivery, self.context.values.give
         if delivery.woken_at is not None:
             self.message = TimersDue(delivery.woken_at)
         elif delivery.is_gathered:
@@ -264,7 +235,7 @@ class ActivationRecorder:
         else:
             self.message = give(delivery.values[0])
 
-    @property
+    @cached_property
     def activation_id(self) -> str:
         """Return the activation_id, which is the same for every attempt."""
         return activation_id_of(self.context.snapshot, self.activation)
@@ -317,27 +288,35 @@ class ActivationRecorder:
         """Return the messages sent so far."""
         return [message for message, _, _ in self._sent]
 
-    @property
-    def yielded(self) -> Sequence[Any]:
-        """Return the outputs yielded so far."""
-        return self._yielded
-
     # The life of the attempt.
+
+    @property
+    def suspender(self) -> Suspender:
+        """Return the object that suspends the handler when it waits."""
+        if self._suspender is None:
+            assert self.task is not None, "a handler runs in a task"
+            self._suspender = Suspender(self.executor.id, self.context.clock, self.task, self.cancelled_before)
+        return self._suspender
+
+    @property
+    def waits_for(self) -> Wait | None:
+        """Return why the handler is being suspended; None if it is not."""
+        return None if self._suspender is None else self._suspender.waits_for
+
+    @property
+    def is_suspending(self) -> bool:
+        """Return whether the handler is being suspended."""
+        return self.waits_for is not None
 
     @property
     def running_step(self) -> RunningStep | None:
         """Return the step of this activation whose function runs here, if any."""
-        return None if self._used_steps is None else self._used_steps.running
+        return None if self.steps is None else self.steps.running
 
     @property
     def is_running(self) -> bool:
         """Return whether the handler has not ended, or a step of it is still being finished here."""
         return not self._is_over or self.running_step is not None
-
-    @property
-    def is_suspending(self) -> bool:
-        """Return whether the handler is being suspended."""
-        return self.suspender.waits_for is not None
 
     def require_running(self) -> None:
         """Raise RuntimeError if the handler has ended."""
@@ -350,29 +329,31 @@ class ActivationRecorder:
     async def call(self, handler: Callable[..., Any], *args: Any) -> None:
         """Call the handler and finish the steps that it left running. If it is cancelled, cancel them too."""
         enter(self)
-        self.suspender.task = asyncio.current_task()
+        task = self.task = asyncio.current_task()
+        assert task is not None, "a handler runs in a task"
+        self.cancelled_before = task.cancelling()
+        has_returned = False
         try:
-            with self.suspender:
-                outcome = handler(*args)
-                if type(outcome) is CoroutineType or inspect.isawaitable(outcome):
-                    await outcome
-                self._has_returned = True
-        except asyncio.CancelledError:
-            if self._used_steps is not None:
-                self._used_steps.interrupt()
-            raise
+            outcome = handler(*args)
+            if inspect.isawaitable(outcome):
+                await outcome
+            has_returned = True
+        except BaseException as error:
+            if not self.suspender.end(error):
+                if self.steps is not None and isinstance(error, asyncio.CancelledError):
+                    self.steps.interrupt()
+                raise
+        else:
+            if self._suspender is not None:
+                self._suspender.end(None)
         finally:
             self._is_over = True
             try:
-                if self._used_steps is not None:
-                    await self._used_steps.settle()
+                if self.steps is not None:
+                    await self.steps.settle()
             finally:
-                if not self._has_returned:
-                    self.suspender.cancel_subtasks()
-
-    def release(self) -> None:
-        """Break the reference cycles of an attempt that is over, so that its memory is freed at once."""
-        self._used_steps = self._used_questions = self._requests = None
+                if not has_returned and self._suspender is not None:
+                    self._suspender.cancel_subtasks()
 
     # Messages, outputs and events.
 
@@ -385,16 +366,18 @@ class ActivationRecorder:
     def output(self, value: Any, *, in_pieces: bool = False) -> None:
         """Yield an output. With `in_pieces`, a streaming reader has already seen its pieces."""
         self.require_running()
-        self._yielded.append(value)
+        self.yielded.append(value)
         kind = self.context.graph.designation.kind_of(self.executor.id)
         if kind is not None:
             self.emit_output(kind, value, in_pieces=in_pieces)
 
     def emit_output(self, kind: OutputKind, value: Any, *, in_pieces: bool = False) -> None:
-        """Emit an output of a given kind."""
+        """Keep an output of a given kind, and emit it unless its pieces were shown."""
+        if not (in_pieces and self.context.streaming):
+            self.context.emit(WorkflowEvent(kind, value, executor_id=self.executor.id, origin=FRAMEWORK))
+        if self.context.is_checkpointed:
+            self._events.append(_Placeholder("output", len(self._outputs)))
         self._outputs.append((kind, value, has_pieces(value) and not in_pieces))
-        is_live = not (in_pieces and self.context.streaming)
-        self.events.emit_output(kind, value, len(self._outputs) - 1, is_live=is_live)
 
     def show(self, value: Any) -> None:
         """Emit a piece of an output to a streaming reader. It is not recorded."""
@@ -402,7 +385,7 @@ class ActivationRecorder:
         self._shown.append(value)
         kind = self.context.graph.designation.kind_of(self.executor.id)
         if kind is not None and self.context.streaming:
-            self.events.show(kind, value)
+            self.context.emit(WorkflowEvent(kind, value, executor_id=self.executor.id, origin=FRAMEWORK))
 
     def emit(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
         """Emit an event of the handler. Types that belong to the engine become a warning."""
@@ -412,10 +395,17 @@ class ActivationRecorder:
                 f"executor {self.executor.id!r} tried to emit a {event.type!r} event, which only the engine emits; "
                 "use yield_output for outputs, or an event type of your own"
             )
-        elif transient:
-            self.events.emit(event, is_kept=False)
-        else:
-            self.events.emit_own(event, self._emitted_before())
+            return
+        self.context.emit(event)
+        if not transient and self.context.is_checkpointed:
+            pending = self._pending(event)
+            data = b"" if pending.data is None else as_kept(pending.data).require_encoded().text
+            name = digest(f"{pending.type} {pending.executor_id} ".encode() + data)[:16]
+            self._own_events = Counter() if self._own_events is None else self._own_events
+            self._own_events[name] += 1
+            # An earlier attempt has kept the others.
+            if self._own_events[name] > self._emitted_before().get(name, 0):
+                self._events.append(pending)
 
     def _emitted_before(self) -> Mapping[str, int]:
         """Return how often earlier attempts emitted each event of the handler."""
@@ -424,26 +414,54 @@ class ActivationRecorder:
         found = self.context.journal.find(f"{self.activation_id}/told")
         return {} if found is None else counts_in(found)
 
+    def _pending(self, event: WorkflowEvent[Any]) -> PendingEvent:
+        pending = pending_event(event, self.context.values)
+        # A reader of the log wants to know the executor even if the handler did not name it.
+        return pending if pending.executor_id else replace(pending, executor_id=self.executor.id)
+
+    def _emit_kept(self, event: WorkflowEvent[Any]) -> None:
+        self.context.emit(event)
+        if self.context.is_checkpointed:
+            self._events.append(self._pending(event))
+
+    def emit_call(self, kind: str, data: Any) -> None:
+        """Emit the start or end of the handler. The payload is kept only if the workflow records payloads."""
+        event, context = WorkflowEvent(kind, data, executor_id=self.executor.id, origin=FRAMEWORK), self.context
+        context.emit(event)
+        if context.is_checkpointed:
+            records = context.graph.rules.record_payloads
+            self._events.append(self._pending(event) if records else PendingEvent(kind, executor_id=self.executor.id))
+
+    def emit_request(self, event: WorkflowEvent[Any], request: Request | int) -> None:
+        """Emit a request: one that this activation awaits, or the index of one for a response handler."""
+        self.context.emit(event)
+        if self.context.is_checkpointed:
+            is_placeholder = isinstance(request, int)
+            self._events.append(_Placeholder("request", request) if is_placeholder else request_opened(request))
+
     def pass_on(self, event: PendingEvent) -> None:
-        """Keep an event of the sub-workflow as a `sub_workflow` event."""
-        self.events.keep_inner(event)
+        """Keep an event of the sub-workflow as a `sub_workflow` event. A later attempt gets it from the journal."""
+        inner, path = (event.inner, event.path) if event.inner is not None else (event, ())
+        name = self.executor.id
+        if self.context.is_checkpointed:
+            self._events.append(PendingEvent("sub_workflow", executor_id=name, path=(name, *path), inner=inner))
 
     def warn(self, text: str) -> None:
         """Emit a warning."""
-        self.events.warn(text)
+        self._emit_kept(WorkflowEvent.warning(text))
 
     def warn_once(self, text: str) -> None:
         """Emit a warning unless this attempt has emitted it."""
         if text not in self._warned:
-            self._warned |= {text}
-            self.events.warn(text)
+            self._warned.add(text)
+            self.warn(text)
 
     # Requests, questions, steps and timers.
 
     def _used_requests(self) -> Requests:
-        if self._requests is None:
-            self._requests = Requests(self)
-        return self._requests
+        if self.requests is None:
+            self.requests = Requests(self)
+        return self.requests
 
     def request(self, data: Any, response_type: Any, request_id: str | None, terms: Terms = Terms()) -> None:  # noqa: B008 - frozen
         """Open a request for a response handler."""
@@ -468,10 +486,10 @@ class ActivationRecorder:
         is_numbered: bool = False,
     ) -> Coroutine[Any, Any, Any]:
         """Return a question to await. The call fixes its identity, not the order of awaiting."""
-        self.require_running()
-        if self._used_questions is None:
-            self._used_questions = Questions(self, self._steps())
-        return self._used_questions.begin(Question(data, response_type, request_id, terms, is_numbered))
+        steps = self._used_steps()
+        if self.questions is None:
+            self.questions = Questions(self, steps)
+        return self.questions.begin(Question(data, response_type, request_id, terms, is_numbered))
 
     def digest(self, value: Any) -> str:
         """Return the digest that identifies an approved value."""
@@ -481,20 +499,19 @@ class ActivationRecorder:
         """Raise ApprovalMismatchError unless the answered request approved this value."""
         require_approved(value, self.activation.delivery.answers, self.context)
 
-    def _steps(self) -> Steps:
-        if self._used_steps is None:
-            self._used_steps = Steps(self)
-        return self._used_steps
+    def _used_steps(self) -> Steps:
+        self.require_running()
+        if self.steps is None:
+            self.steps = Steps(self)
+        return self.steps
 
     def step(self, call: StepCall) -> Coroutine[Any, Any, Any]:
         """Return a step to await."""
-        self.require_running()
-        return self._steps().begin(call)
+        return self._used_steps().begin(call)
 
     def sleep(self, until: datetime | timedelta | float) -> Coroutine[Any, Any, None]:
         """Return a wait to await. The first attempt fixes its end."""
-        self.require_running()
-        return begin_sleep(self._steps(), until)
+        return begin_sleep(self._used_steps(), until)
 
     def number(self, name: str) -> int:
         """Return how many things of this name were begun before, here or in the step that is running here."""
@@ -502,20 +519,20 @@ class ActivationRecorder:
 
     def numbering(self, name: str) -> Numbering:
         """Return the counter for things of this name, here or in the step that is running here."""
-        self.require_running()
-        return self._steps().numbering(name)
+        return self._used_steps().scope.numberings[name]
 
     def turn_key(self, make_key: Callable[[str], str]) -> str:
         """Return the key of an agent's turn, as an earlier version made it if that has recorded one."""
-        self.require_running()
-        return self._steps().turn_key(make_key)
+        return self._used_steps().turn_key(make_key)
 
     # Budget.
 
     def spend(self, amounts: Mapping[str, float]) -> None:
         """Count spending. Raises ValueError for amounts that are not finite or negative, and counts nothing then."""
         self.require_running()
-        require_amounts(amounts)
+        for name, amount in amounts.items():
+            if not math.isfinite(amount) or amount < 0:
+                raise ValueError(f"an amount to spend must be finite and not negative, not {name}={amount!r}")
         self.count(amounts)
 
     def count(self, spent: Mapping[str, float]) -> None:
@@ -530,7 +547,7 @@ class ActivationRecorder:
     def require_budget(self) -> None:
         """Raise BudgetExceededError if nothing is left of a resource, counting parallel activations."""
         left = self.context.snapshot.left
-        for name in left.keys() - COUNTED_BY_ENGINE:
+        for name in left.keys() - _COUNTED_BY_ENGINE:
             spent = self._spent_of(name) + self.context.budget.child(self.activation_id).spent_by_siblings(name)
             if spent >= left[name]:
                 # The loop of the run reports the totals of the whole run.
@@ -601,44 +618,47 @@ class ActivationRecorder:
         state, context, name = self._state, self.context, self.executor.id
         fix = context.values.fix
         writes = state.writes() if state is not None else ()
-        requests = self._requests.opened() if self._requests is not None else ()
-        outputs = tuple(
-            [
-                Output(name, kind, fix(value, f"output of executor {name!r}"), is_whole)
-                for kind, value, is_whole in self._outputs
-            ]
-        )
-        unrouted = tuple(
-            [
-                UnroutedMessage(fix(message, f"message of executor {name!r}"), target, message, due)
-                for message, target, due in self._sent
-            ]
-        )
+        requests = self.requests.opened() if self.requests is not None else ()
+        outputs = [
+            Output(name, kind, fix(value, f"output of executor {name!r}"), is_whole)
+            for kind, value, is_whole in self._outputs
+        ]
+        unrouted = [
+            UnroutedMessage(fix(message, f"message of executor {name!r}"), target, message, due)
+            for message, target, due in self._sent
+        ]
         for text in context.values.warnings():
-            self.events.emit(warning_event(text))
+            self._emit_kept(warning_event(text))
         if is_called:
-            produced = [*[message for message, _, _ in self._sent], *self._yielded] or list(self._shown)
-            self.events.emit_call("executor_completed", produced or None)
+            produced = [*(message for message, _, _ in self._sent), *self.yielded] or list(self._shown)
+            self.emit_call("executor_completed", produced or None)
         if warning is not None:
             self.warn(warning)
         if is_called and context.has_records:
             self._warn_of_skipped_steps()
+        events: list[PendingEvent] = [*earlier]
+        for event in self._events:
+            if isinstance(event, PendingEvent):
+                events.append(event)
+            elif event.of == "request":
+                events.append(request_opened(requests[event.index]))
+            else:
+                output = outputs[event.index]
+                events.append(PendingEvent(output.kind, output.data, output.executor_id))
         effects = Effects(
             self.activation,
             writes=writes,
             requests=requests,
-            outputs=outputs,
+            outputs=tuple(outputs),
             child=self.child,
-            events=(*earlier, *self.events.collect(outputs, requests)),
+            events=tuple(events),
             spent=self._spent,
         )
-        return ActivationResult(effects, unrouted, state.updates() if state is not None else {})
+        return ActivationResult(effects, tuple(unrouted), state.updates() if state is not None else {})
 
     def _warn_of_skipped_steps(self) -> None:
         """Warn of recorded steps that the handler has not called: it may have done their work in another way, too."""
-        again = self.activation.delivery.activation_id is not None
-        called = frozenset[str]() if self._used_steps is None else self._used_steps.called
-        names = skipped_steps(self, called, is_entered_again=again)
+        names = skipped_steps(self, frozenset() if self.steps is None else self.steps.called)
         if names:
             self.warn(
                 f"executor {self.executor.id!r} has returned without calling steps that are recorded for it: "
@@ -648,30 +668,37 @@ class ActivationRecorder:
     def fail(self, error: BaseException) -> None:
         """Discard the effects and emit that the handler raised."""
         self._discard()
-        if self._used_steps is not None:
-            self._used_steps.fail(error)
-        self.failure = self.events.emit_failure(error)
+        if self.steps is not None:
+            self.steps.fail(error)
+        name = self.executor.id
+        details = self.failure = WorkflowErrorDetails.from_exception(error, executor_id=name)
+        self.context.emit(
+            WorkflowEvent("executor_failed", details, executor_id=name, details=details, origin=FRAMEWORK)
+        )
+        if self.context.is_checkpointed:
+            kept, lost = encode_data(details, "details of an 'executor_failed' event", self.context.values)
+            self._events.append(PendingEvent("executor_failed", executor_id=name, details=kept, lost=lost))
 
     def _discard(self) -> None:
         self._is_over = True
-        if self._requests is not None:
-            self._requests.discard()
+        if self.requests is not None:
+            self.requests.discard()
+
+    def events_without_effects(self) -> list[PendingEvent]:
+        """Return the events of an attempt whose outputs and requests are discarded."""
+        return [event for event in self._events if isinstance(event, PendingEvent) and event.inner is None]
 
     def suspend(self, wait: Wait, earlier: Sequence[PendingEvent] = ()) -> ActivationResult:
         """Discard the effects except recorded ones, and emit that the handler was suspended."""
         self._discard()
-        self.events.emit_suspension(wait.wake_at or wait.request_id)
-        suspension = Suspension(
-            wait.wake_at,
-            wait.request_id,
-            self._carried(),
-            self._used_questions.given_up if self._used_questions is not None else (),
-        )
+        reason = wait.wake_at or wait.request_id
+        self._emit_kept(WorkflowEvent("executor_suspended", reason, executor_id=self.executor.id, origin=FRAMEWORK))
+        given_up = self.questions.given_up if self.questions is not None else ()
         effects = Effects(
             self.activation,
-            requests=self._requests.awaited if self._requests is not None else (),
-            events=(*earlier, *self.events.collect_discarded()),
-            suspension=suspension,
+            requests=self.requests.awaited if self.requests is not None else (),
+            events=(*earlier, *self.events_without_effects()),
+            suspension=Suspension(wait.wake_at, wait.request_id, self._carried(), given_up),
         )
         return ActivationResult(effects, (), {})
 
@@ -679,10 +706,11 @@ class ActivationRecorder:
         """Return the records of this activation for the snapshot. Answers are kept even without a journal."""
         answers = f"{self.activation_id}/answer/"
         given = {key: value for key, value in self.context.snapshot.carried.items() if key.startswith(answers)}
-        caught: Mapping[str, object] = {} if self._used_steps is None else self._used_steps.error_records()
+        caught: Mapping[str, object] = {} if self.steps is None else self.steps.error_records()
         found = {**given, **self.context.journal.records(self.activation_id), **caught}
-        counts = self.events.count_own(self._emitted_before())
-        if counts:
+        before, own = self._emitted_before(), self._own_events or Counter()
+        if before or own:
             key = f"{self.activation_id}/told"
+            counts = {name: max(own[name], before.get(name, 0)) for name in {*own, *before}}
             found[key] = Kept(path=f"record {key!r}", encoded=counts_record(counts))
         return found

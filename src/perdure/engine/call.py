@@ -1,42 +1,49 @@
-"""A call on a run: what the caller asked for, checked against the run and then applied. A refusal changes nothing."""
+"""A call on a run: its input is checked against the run, then applied. A refusal changes nothing.
+
+The kwargs of a run are part of that: each has a target, and some must not be stored.
+"""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, cast
 
 from perdure.checkpoint import answer_id, shown
-from perdure.engine import run_kwargs
-from perdure.engine.inbox import accepted, answered_event, checked_answer
+from perdure.engine.inbox import accepted, checked_answer
 from perdure.engine.routing import accepts
 from perdure.errors import (
     AlreadyAnsweredError,
     AnswerTypeError,
+    EncodeError,
     IncompatibleTypeError,
     MissingRunKwargsError,
     UntrustedTypeError,
 )
-from perdure.graph import WorkflowMessage
-from perdure.kernel import PendingEvent, answer, begin_turn, revoke_cancel
+from perdure.graph import ABSENT, WorkflowMessage
+from perdure.kernel import answer, begin_turn, revoke_cancel
+from perdure.secrets import Secret
 from perdure.typenames import describe, type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from perdure.checkpoint import AnswerCommand
-    from perdure.codec import Values
+    from perdure.codec import Kept, Values
     from perdure.engine.recovery import LoadedRun
     from perdure.graph import Graph
     from perdure.kernel import Limits, Request, Snapshot
     from perdure.records import Lease
 
 
-class Absent:
-    """The type of `ABSENT`."""
+GLOBAL_KWARGS_KEY = "__global__"
+_KINDS = ("function_invocation_kwargs", "client_kwargs")
+_SECRET_SUFFIXES = (
+    *("apikey", "accesskey", "secretkey", "privatekey", "api_key", "access_key", "secret_key", "private_key"),
+    *("token", "secret", "password", "passwd", "credential", "credentials", "authorization"),
+)
 
-
-ABSENT: Final = Absent()
-"""Stands for a message that was not given, since None may be a message."""
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +85,6 @@ class Call:
     """True if only a cancellation is applied and nothing is run."""
 
     @property
-    def has_message(self) -> bool:
-        """Return whether there is a message."""
-        return self.message is not ABSENT
-
-    @property
     def names_a_run(self) -> bool:
         """Return whether the call says which run it means."""
         return self.run_id is not None or self.checkpoint_id is not None
@@ -108,12 +110,6 @@ class CallInput:
     """A short form of each answer, by request id."""
     revokes_cancel: bool = False
     message_id: str | None = None
-
-    def events(self, values: Values, *, by: str | None) -> tuple[PendingEvent, ...]:
-        """Return the events of the checkpoint."""
-        first = (PendingEvent("started"),) if self.kind == "entry" else ()
-        answers = [answered_event(each, values, by=by, what=self.shown.get(each.id)) for each, _ in self.answers]
-        return (*first, *answers, PendingEvent("checkpoint"))
 
 
 def check_input(
@@ -143,12 +139,12 @@ def check_input(
             run_id=run.run_id if run.head is None else run.head.run_id,
             later=later,
         )
-    kwargs = run_kwargs.resolved(call.kwargs, graph.executors)
+    kwargs = resolve_kwargs(call.kwargs, graph.executors) if any(call.kwargs.values()) else {}
     before = run.snapshot
     if not is_turn:
         stored: dict[str, Any] = {} if before.kwargs is None else run.values.give(before.kwargs)
-        kwargs = run_kwargs.completed(stored, before.withheld_kwargs, live_kwargs) | kwargs
-        missing = run_kwargs.missing(before.withheld_kwargs, kwargs)
+        kwargs = _completed(stored, before.withheld_kwargs, live_kwargs) | kwargs
+        missing = _missing(before.withheld_kwargs, kwargs)
         if missing and not (before.is_settled and not answers):
             raise MissingRunKwargsError(run_id=run.run_id, names=missing)
     limits = before.limits
@@ -218,10 +214,10 @@ def apply_input(given: CallInput, graph: Graph, run: LoadedRun, message: Any, *,
         snapshot = answer(snapshot, given.answers, at=at, by=by, what=given.shown)
     if not given.kwargs and not snapshot.withheld_kwargs and snapshot.kwargs is None:
         return snapshot
-    if not is_turn and run_kwargs.missing(snapshot.withheld_kwargs, given.kwargs):
+    if not is_turn and _missing(snapshot.withheld_kwargs, given.kwargs):
         # A settled run no longer needs them, but must not forget that it had them.
         return snapshot
-    kept, withheld = run_kwargs.storable(given.kwargs, run.values)
+    kept, withheld = storable_kwargs(given.kwargs, run.values)
     return replace(snapshot, kwargs=kept, withheld_kwargs=withheld)
 
 
@@ -236,3 +232,104 @@ def require_handled(graph: Graph, message: Any) -> Any:
             f"start executor {start.id!r} can't handle a message of type {type_of(message)}; it takes {takes}"
         )
     return message
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One value and its target. Without a key, it is everything that the target gets."""
+
+    kind: str
+    target: str
+    key: str | None
+    value: Any
+
+    @property
+    def name(self) -> str:
+        """Return the name under which a value that is not stored is remembered."""
+        steps = (self.kind, None if self.target == GLOBAL_KWARGS_KEY else self.target, self.key)
+        return ".".join(step for step in steps if step is not None)
+
+    def put(self, kwargs: dict[str, Any]) -> None:
+        """Set the value in its place."""
+        targets: dict[str, Any] = kwargs.setdefault(self.kind, {})
+        if self.key is None:
+            targets[self.target] = self.value
+        else:
+            targets.setdefault(self.target, {})[self.key] = self.value
+
+
+def _entries(kwargs: Mapping[str, Any]) -> Iterator[_Entry]:
+    for kind, by_target in kwargs.items():
+        for target, entries in by_target.items():
+            if isinstance(entries, dict):
+                for key, value in cast("dict[str, Any]", entries).items():
+                    yield _Entry(kind, target, key, value)
+            else:
+                yield _Entry(kind, target, None, entries)
+
+
+def resolve_kwargs(given: Mapping[str, Mapping[str, Any] | None], executor_ids: Iterable[str]) -> dict[str, Any]:
+    """Return kwargs as they are kept: by executor if a key is an executor's id, otherwise under `__global__`."""
+    if not given:
+        return {}
+    ids = set(executor_ids)
+    return {
+        kind: dict(kwargs) if ids & kwargs.keys() else {GLOBAL_KWARGS_KEY: dict(kwargs)}
+        for kind in _KINDS
+        if (kwargs := given.get(kind)) is not None
+    }
+
+
+def kwargs_for_child(kwargs: Mapping[str, Any], executor_ids: Iterable[str]) -> dict[str, Any]:
+    """Return the kwargs of a run as its sub-workflow sees them."""
+    given = {kind: kept.get(GLOBAL_KWARGS_KEY, kept) for kind, kept in kwargs.items()}
+    return resolve_kwargs(given, executor_ids)
+
+
+def storable_kwargs(kwargs: Mapping[str, Any], values: Values) -> tuple[Kept | None, tuple[str, ...]]:
+    """Encode the kwargs that can be stored. Return them, and the names of those that can't or must not be."""
+    kept: dict[str, Any] = {}
+    withheld: list[str] = []
+    for entry in _entries(kwargs):
+        if _is_storable(entry.value, values):
+            _warn_of_secret(entry)
+            entry.put(kept)
+        else:
+            withheld.append(entry.name)
+    return (values.fix(kept, "run kwargs") if kept else None), tuple(withheld)
+
+
+def _completed(stored: Mapping[str, Any], withheld: Iterable[str], live: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the stored kwargs, plus those withheld ones that this process still has."""
+    wanted = set(withheld)
+    kwargs: dict[str, Any] = {}
+    for entry in _entries(stored):
+        entry.put(kwargs)
+    for entry in _entries(live):
+        if entry.name in wanted:
+            entry.put(kwargs)
+    return kwargs
+
+
+def _missing(withheld: Iterable[str], kwargs: Mapping[str, Any]) -> list[str]:
+    """Return the withheld names that are not among these kwargs."""
+    present = {entry.name for entry in _entries(kwargs)}
+    return [name for name in withheld if name not in present]
+
+
+def _warn_of_secret(entry: _Entry) -> None:
+    if isinstance(entry.value, str) and entry.key is not None and entry.key.casefold().endswith(_SECRET_SUFFIXES):
+        logger.warning(
+            "%s looks like a secret and is stored in checkpoints as it is; pass Secret(...) to keep it out of them",
+            entry.name,
+        )
+
+
+def _is_storable(value: object, values: Values) -> bool:
+    if isinstance(value, Secret):
+        return False
+    try:
+        kept = values.fix(value, "run kwargs")
+    except EncodeError:
+        return False
+    return kept.refusal is None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from perdure.checkpoint import EventWriter
 from perdure.codec import loads, plain
-from perdure.engine.journal import TRACE, Journal, JournalLog
+from perdure.engine.journal import TRACE, Journal
 from perdure.errors import AgentFrameworkException, CheckpointWriteError
 from perdure.events import CheckpointInfo
 from perdure.records import Commit
@@ -16,12 +16,11 @@ from perdure.tracing import NO_SPAN, traced
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from perdure.checkpoint import Writer
+    from perdure.checkpoint import EventWriter, Writer
     from perdure.clock import Clock
-    from perdure.codec import Codec
+    from perdure.engine.journal import JournalLog
     from perdure.kernel import PendingEvent, Snapshot
-    from perdure.records import Command, HeadStatus, Lease, Manifest
-    from perdure.storage import Store
+    from perdure.records import Command, HeadStatus, Manifest
     from perdure.tracing import Span
 
 
@@ -54,33 +53,20 @@ class Committer(Protocol):
         ...
 
 
+@dataclass(kw_only=True, slots=True, eq=False)
 class StoreCommitter:
     """Commit checkpoints to a store under a lease."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        lease: Lease,
-        codec: Codec,
-        clock: Clock,
-        writer: Writer,
-        position: int,
-        head: Manifest | None,
-        span: Span = NO_SPAN,
-    ) -> None:
-        self._store = store
-        self._lease = lease
-        self._clock = clock
-        self._writer = writer
-        self._log = JournalLog(store, lease, codec)
-        self._events = EventWriter(codec)
-        self._span = span
-        self._has_committed = False
-        self.waiting = 0
-        self.commands: Sequence[Command] | None = None
-        self.position = position
-        self.head = head
+    log: JournalLog
+    clock: Clock
+    writer: Writer
+    events: EventWriter
+    position: int
+    head: Manifest | None
+    span: Span
+    waiting: int = 0
+    commands: Sequence[Command] | None = None
+    _has_committed: bool = False
 
     async def open(self) -> Journal:
         """Return the journal since the head. Right after a commit it is empty and need not be read."""
@@ -88,21 +74,22 @@ class StoreCommitter:
             return Journal()
         if not self._has_committed:
             records = None
-            if reads_at_once(self._store):
-                since = await self._store.since_head(self._lease.run_id)
+            store = self.log.store
+            if reads_at_once(store):
+                since = await store.since_head(self.log.lease.run_id)
                 self.commands, records = since.inbox, since.journal
-            await self._log.open(self.head.checkpoint_id, self._writer.standing, records=records)
+            await self.log.open(self.head.checkpoint_id, self.writer.standing, records=records)
             self._link_spans()
-        return Journal(self._log)
+        return Journal(self.log)
 
     def _link_spans(self) -> None:
         """Link to the span that has recorded since the head, and let the next attempt link to this one."""
-        found = self._log.records.get(TRACE)
+        found = self.log.records.get(TRACE)
         if found is not None:
-            self._span.link(str(loads(found.require_encoded().text)))
-        traceparent = self._span.traceparent
+            self.span.link(str(loads(found.require_encoded().text)))
+        traceparent = self.span.traceparent
         if traceparent is not None:
-            self._log.queue({TRACE: lambda: plain(traceparent)})
+            self.log.queue({TRACE: lambda: plain(traceparent)})
 
     async def commit(
         self,
@@ -113,16 +100,22 @@ class StoreCommitter:
         consumed: tuple[str, ...] = (),
         done: tuple[str, ...] = (),
     ) -> CheckpointInfo | None:
-        """Write the checkpoint and move the head, or raise and change nothing."""
-        timestamp = self._clock.now().isoformat()
-        manifest, blobs = self._writer.write(
+        """Write the checkpoint and move the head, or raise and change nothing.
+
+        Queued records are written first: they belong to the head that this moves.
+        """
+        log = self.log
+        if log.writing is not None:
+            await log.settle()
+        timestamp = self.clock.now().isoformat()
+        manifest, blobs = self.writer.write(
             snapshot,
             position=self.position + 1,
             previous_id=self.head.checkpoint_id if self.head else None,
             # Never before the predecessor: a clock that was set back must not reorder a run.
             timestamp=max(timestamp, self.head.timestamp) if self.head else timestamp,
             kind=kind,
-            trace=self._span.traceparent,
+            trace=self.span.traceparent,
         )
         info = CheckpointInfo(
             manifest.checkpoint_id,
@@ -141,42 +134,41 @@ class StoreCommitter:
             snapshot.wake_at,
             consumed,
             done,
-            self._events.batch(events, requests=snapshot.requests, checkpoint=info),
+            self.events.batch(events, requests=snapshot.requests, checkpoint=info),
         )
-        run_id = self._lease.run_id
+        run_id = manifest.run_id
         try:
-            if self._span is NO_SPAN:
-                self.waiting = await self._store.commit(self._lease, commit)
+            if self.span is NO_SPAN:
+                self.waiting = await log.store.commit(log.lease, commit)
             else:
-                with traced(self._span.child("perdure.commit", run_id=run_id, checkpoint_id=info.checkpoint_id)):
-                    self.waiting = await self._store.commit(self._lease, commit)
-                self._span.set_checkpoint(info.checkpoint_id)
+                with traced(self.span.child("perdure.commit", run_id=run_id, checkpoint_id=info.checkpoint_id)):
+                    self.waiting = await log.store.commit(log.lease, commit)
+                self.span.set_checkpoint(info.checkpoint_id)
         except AgentFrameworkException:
             raise
         except Exception as error:
             raise CheckpointWriteError(run_id=run_id, reason=f"{type(error).__name__}: {error}") from error
-        self._writer.stand(manifest)
-        self._log.move(manifest.checkpoint_id, snapshot)
+        self.writer.stand(manifest)
+        log.move(manifest.checkpoint_id, snapshot)
         self.head, self.position = manifest, manifest.position
         self._has_committed, self.commands = True, None
         return info
 
 
+@dataclass(slots=True)
 class ChildCommitter:
     """Record each superstep of a sub-workflow in the journal of its parent, whose commit includes it."""
 
-    waiting = 0
+    journal: Journal
+    emit: Callable[[PendingEvent], None]
+    waiting: int = 0
     commands: Sequence[Command] | None = None
-
-    def __init__(self, journal: Journal, emit: Callable[[PendingEvent], None]) -> None:
-        self._journal = journal
-        self._emit = emit
 
     async def open(self) -> Journal:
         """Return the sub-workflow's part of the journal, and emit what an earlier attempt emitted."""
-        for event in self._journal.child_events():
-            self._emit(event)
-        return self._journal
+        for event in self.journal.child_events():
+            self.emit(event)
+        return self.journal
 
     async def commit(
         self,
@@ -190,9 +182,9 @@ class ChildCommitter:
         """Record the snapshot. Only the parent has checkpoints, so `checkpoint` events are dropped."""
         del kind, consumed, done
         events = [event for event in events if event.type != "checkpoint"]
-        self._journal.keep_child(snapshot, events)
+        self.journal.keep_child(snapshot, events)
         for event in events:
-            self._emit(event)
+            self.emit(event)
         return None
 
 

@@ -116,10 +116,6 @@ class Inbox:
         self._is_stale = True
         self._known_at = None
 
-    def may_have_work(self, snapshot: Snapshot) -> bool:
-        """Return whether a look is worthwhile."""
-        return self._is_stale or bool(self._commands or self._applied) or snapshot.wake_at is not None
-
     async def apply(self, snapshot: Snapshot, *, recorded: Callable[[], Mapping[str, Kept]]) -> Applied | None:
         """Apply the commands in order, then due timers; None if there is nothing to commit.
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from perdure.checkpoint import JournalReader, JournalWriter, stored_of
 from perdure.codec import Encoded, Kept, as_kept, with_blobs
+from perdure.engine.tasks import finished
 from perdure.errors import AgentFrameworkException, CheckpointWriteError, EncodeError
 from perdure.records import JournalRecord
 
@@ -30,30 +32,29 @@ _CHILD = "child"
 _CHILD_EVENTS = "child/told/"
 
 
+@dataclass(eq=False)
 class JournalLog:
     """The records of a run since its head, in a store."""
 
-    def __init__(self, store: Store, lease: Lease, codec: Codec) -> None:
-        self._store = store
-        self._lease = lease
-        self.codec = codec
-        self.writer = JournalWriter(codec)
-        self.records: dict[str, Kept] = {}
-        self.earlier_steps: dict[str, list[str]] = {}
-        """By activation_id: the keys of the steps that an earlier attempt recorded."""
-        self.head: str | None = None
-        self.before: Snapshot | None = None
-        """The snapshot of the head, if it is known."""
-        self._queued: list[JournalRecord] = []
-        self.writing: asyncio.Task[None] | None = None
+    store: Store
+    lease: Lease
+    codec: Codec
+    records: dict[str, Kept] = field(default_factory=dict[str, Kept])
+    earlier_steps: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """By activation_id: the keys of the steps that an earlier attempt recorded."""
+    head: str | None = None
+    before: Snapshot | None = None
+    """The snapshot of the head, if it is known."""
+    writing: asyncio.Task[None] | None = None
+    _queued: list[JournalRecord] = field(default_factory=list[JournalRecord])
 
     async def open(self, head: str, before: Snapshot | None, *, records: Sequence[JournalRecord] | None = None) -> None:
         """Read the records that an earlier attempt made since the head, unless they are given."""
         self.head, self.before = head, before
         if records is None:
-            records = await self._store.journal(self._lease.run_id)
+            records = await self.store.journal(self.lease.run_id)
         refs = [ref for record in records for ref in record.refs]
-        blobs: Mapping[str, bytes] = await self._store.blobs(refs) if refs else {}
+        blobs: Mapping[str, bytes] = await self.store.blobs(refs) if refs else {}
         self.records = {
             record.key: Kept(
                 path=f"record {record.key!r}",
@@ -109,22 +110,28 @@ class JournalLog:
         while self._queued:
             records, self._queued = self._queued, []
             try:
-                await self._store.record(self._lease, head=self.head, records=records, durable=False)
+                await self.store.record(self.lease, head=self.head, records=records, durable=False)
             except Exception as error:  # noqa: BLE001 - the commit that follows reports it, or makes the records void
-                logger.warning("run %r: finished work could not be recorded: %s", self._lease.run_id, error)
+                logger.warning("run %r: finished work could not be recorded: %s", self.lease.run_id, error)
+
+    async def settle(self) -> None:
+        """Wait until all queued records are written, even if the waiting task is cancelled."""
+        while self.writing is not None and not self.writing.done():
+            await finished(self.writing)
 
     async def put(self, key: str, encoded: Encoded, *, is_progress: bool) -> None:
         """Write one record and wait until it is durable."""
         record = JournalRecord(key, encoded.text, encoded.refs, encoded.blobs, is_progress)
         try:
-            await self._store.record(self._lease, head=self.head, records=[record])
+            await self.store.record(self.lease, head=self.head, records=[record])
         except AgentFrameworkException:
             raise
         except Exception as error:
-            raise CheckpointWriteError(run_id=self._lease.run_id, reason=f"{type(error).__name__}: {error}") from error
+            raise CheckpointWriteError(run_id=self.lease.run_id, reason=f"{type(error).__name__}: {error}") from error
         self._add(key, encoded)
 
 
+@dataclass(frozen=True, slots=True)
 class Journal:
     """Records of a superstep, by key: a log's keys below a prefix, and records that a snapshot carries.
 
@@ -132,60 +139,47 @@ class Journal:
     Without a log (nothing is checkpointed) nothing is recorded or found.
     """
 
-    def __init__(
-        self, log: JournalLog | None = None, prefix: str = "", carried: Mapping[str, object] | None = None
-    ) -> None:
-        self._log = log
-        self._prefix = prefix
-        self._carried: Mapping[str, object] = {} if carried is None or log is None else carried
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether records are kept at all."""
-        return self._log is not None
-
-    @property
-    def is_empty(self) -> bool:
-        """Return whether there is certainly nothing to find."""
-        return not self._carried and (self._log is None or not self._log.records)
+    log: JournalLog | None = None
+    prefix: str = ""
+    carried: Mapping[str, object] = field(default_factory=dict[str, object])
 
     def under(self, prefix: str, carried: Mapping[str, object]) -> Journal:
         """Return the part below a prefix, with the records that its own snapshot carries."""
-        if self._carried and prefix:
-            inner = {key.removeprefix(prefix): each for key, each in self._carried.items() if key.startswith(prefix)}
+        if self.carried and prefix:
+            inner = {key.removeprefix(prefix): each for key, each in self.carried.items() if key.startswith(prefix)}
             carried = {**inner, **carried}
-        return Journal(self._log, f"{self._prefix}{prefix}", carried)
+        return Journal(self.log, f"{self.prefix}{prefix}", carried)
 
     def find(self, key: str) -> Kept | None:
         """Return a record; one of this superstep before a carried one."""
-        if self._log is None:
+        if self.log is None:
             return None
-        found = self._log.records.get(f"{self._prefix}{key}")
-        if found is None and key in self._carried:
-            return as_kept(self._carried[key])
+        found = self.log.records.get(f"{self.prefix}{key}")
+        if found is None and key in self.carried:
+            return as_kept(self.carried[key])
         return found
 
     def note(self, key: str, encode: Callable[[], Encoded]) -> None:
         """Queue a record without waiting for it."""
-        if self._log is not None:
-            self._log.queue({f"{self._prefix}{key}": encode})
+        if self.log is not None:
+            self.log.queue({f"{self.prefix}{key}": encode})
 
     async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> None:
         """Write a record durably. `is_progress` is False for one that only says that work begins.
 
         Raises CheckpointWriteError, LeaseLostError.
         """
-        if self._log is not None:
-            await self._log.put(f"{self._prefix}{key}", encoded, is_progress=is_progress)
+        if self.log is not None:
+            await self.log.put(f"{self.prefix}{key}", encoded, is_progress=is_progress)
 
     def records(self, activation_id: str | None = None) -> Mapping[str, Kept]:
         """Return all records, or those of one activation, with their blobs, for a snapshot to carry."""
-        if self._log is None:
+        if self.log is None:
             return {}
-        found = {key: as_kept(value) for key, value in self._carried.items()}
-        for key, kept in self._log.records.items():
-            if key.startswith(self._prefix) and key != TRACE:
-                found[key.removeprefix(self._prefix)] = _with_blobs(kept)
+        found = {key: as_kept(value) for key, value in self.carried.items()}
+        for key, kept in self.log.records.items():
+            if key.startswith(self.prefix) and key != TRACE:
+                found[key.removeprefix(self.prefix)] = _with_blobs(kept)
         if activation_id is None:
             return found
         inside = f"{activation_id}/"
@@ -193,81 +187,75 @@ class Journal:
 
     def keys(self, activation_id: str) -> Sequence[str]:
         """Return the keys of all records of one activation."""
-        if self._log is None:
+        if self.log is None:
             return ()
         inside = f"{activation_id}/"
-        start, prefix = f"{self._prefix}{inside}", self._prefix
-        recorded = [key.removeprefix(prefix) for key in self._log.records if key.startswith(start)]
-        return list(dict.fromkeys([*recorded, *(key for key in self._carried if key.startswith(inside))]))
+        start, prefix = f"{self.prefix}{inside}", self.prefix
+        recorded = [key.removeprefix(prefix) for key in self.log.records if key.startswith(start)]
+        return list(dict.fromkeys([*recorded, *(key for key in self.carried if key.startswith(inside))]))
 
     def steps_before(self, activation_id: str, *, is_entered_again: bool) -> Sequence[str]:
         """Return the keys of an activation's steps that an earlier attempt recorded.
 
         Records are carried only for an activation that was suspended and is entered again.
         """
-        if self._log is None:
+        if self.log is None:
             return ()
-        recorded = self._log.earlier_steps.get(f"{self._prefix}{activation_id}", ())
-        keys = [key.removeprefix(self._prefix) for key in recorded]
+        recorded = self.log.earlier_steps.get(f"{self.prefix}{activation_id}", ())
+        keys = [key.removeprefix(self.prefix) for key in recorded]
         if is_entered_again:
-            keys += [key for key in self._carried if key.startswith(f"{activation_id}{STEP}")]
+            keys += [key for key in self.carried if key.startswith(f"{activation_id}{STEP}")]
         return keys
 
     def find_activation(self, activation_id: str, activation: Activation) -> ActivationResult | None:
         """Return the result of an activation that an earlier attempt finished."""
         found = self.find(activation_id)
-        if found is None or self._log is None:
+        if found is None or self.log is None:
             return None
-        return self._log.reader(found).done(found.require_encoded().text, activation)
+        return self.log.reader(found).done(found.require_encoded().text, activation)
 
-    def note_activations(self, finished: Mapping[str, ActivationResult]) -> None:
+    def note_activations(self, ended: Mapping[str, ActivationResult]) -> None:
         """Queue the results of activations by activation_id: all are recorded, or none."""
-        log = self._log
+        log = self.log
         if log is None:
             return
-        by_key = {f"{self._prefix}{activation_id}": result for activation_id, result in finished.items()}
+        by_key = {f"{self.prefix}{activation_id}": result for activation_id, result in ended.items()}
         # Without this, each sibling that appends to a long value would write the whole value again.
         stored = None if log.before is None else {key: stored_of(each, log.before) for key, each in by_key.items()}
-        log.queue({key: partial(log.writer.done, result) for key, result in by_key.items()}, stored)
+        writer = JournalWriter(log.codec)
+        log.queue({key: partial(writer.done, result) for key, result in by_key.items()}, stored)
 
     def child(self) -> Snapshot | None:
         """Return the sub-workflow as an earlier attempt left it."""
         found = self.find(_CHILD)
-        if found is None or self._log is None:
+        if found is None or self.log is None:
             return None
-        return self._log.reader(found).snapshot(found.require_encoded().text)
+        return self.log.reader(found).snapshot(found.require_encoded().text)
 
     def keep_child(self, snapshot: Snapshot, events: Sequence[PendingEvent]) -> None:
         """Queue a sub-workflow after one of its supersteps. Events come first, so that a snapshot never lacks them."""
-        if self._log is not None:
-            writer = self._log.writer
+        if self.log is not None:
+            writer = JournalWriter(self.log.codec)
             self.note(f"{_CHILD_EVENTS}{snapshot.iteration}", lambda: writer.told(events))
             self.note(_CHILD, lambda: writer.snapshot(snapshot))
 
     def child_events(self) -> Sequence[PendingEvent]:
         """Return the recorded events of a sub-workflow's supersteps, in order."""
         reached = self.child()
-        if reached is None or self._log is None:
+        if reached is None or self.log is None:
             return ()
         found = [self.find(f"{_CHILD_EVENTS}{number}") for number in range(reached.iteration + 1)]
         return [
             event
             for kept in found
             if kept is not None
-            for event in self._log.reader(kept).told(kept.require_encoded().text)
+            for event in self.log.reader(kept).told(kept.require_encoded().text)
         ]
 
     async def settle(self) -> None:
         """Wait until all queued records are written, even if the waiting task is cancelled."""
-        log = self._log
-        interruption: asyncio.CancelledError | None = None
-        while log is not None and log.writing is not None and not log.writing.done():
-            try:
-                await asyncio.wait([log.writing])
-            except asyncio.CancelledError as error:
-                interruption = error
-        if interruption is not None:
-            raise interruption
+        if self.log is not None:
+            await self.log.settle()
 
 
 def _with_blobs(kept: Kept) -> Kept:

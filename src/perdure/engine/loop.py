@@ -8,13 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from perdure.clock import SystemClock, seconds_until
-from perdure.engine.activation import ActivationContext
-from perdure.engine.budget import BudgetTracker
+from perdure.engine.activation import ActivationContext, BudgetTracker
 from perdure.engine.events import FRAMEWORK, live_event, pending_event, warning_event
-from perdure.engine.executor_state import ChangeDetector
 from perdure.engine.journal import Journal
-from perdure.engine.routing import SuperstepFolder
-from perdure.engine.superstep import EventQueue, Superstep
+from perdure.engine.routing import fan_ins_of, fold_superstep
+from perdure.engine.state import ChangeDetector
+from perdure.engine.superstep import Superstep
 from perdure.errors import (
     BudgetExceededError,
     CommandWaitsError,
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from perdure.engine.commit import Committer
     from perdure.engine.inbox import Inbox
     from perdure.graph import Graph
-    from perdure.kernel import Moment, Snapshot
+    from perdure.kernel import ActivationResult, FanIn, Moment, Snapshot
     from perdure.tracing import Span
 
 logger = logging.getLogger(__name__)
@@ -100,8 +99,8 @@ class RunLoop:
     budget: BudgetTracker = field(default_factory=BudgetTracker)
     describe: Callable[[Snapshot], Events] | None = None
     """Return what to emit about the run once the waiting commands are applied."""
-    _folder: SuperstepFolder = field(init=False)
-    _journal: Journal = field(init=False)
+    _journal: Journal = field(default_factory=Journal, init=False)
+    _fan_ins: Mapping[str, FanIn] = field(default_factory=dict[str, "FanIn"], init=False)
     _uncommitted: list[PendingEvent] = field(default_factory=list["PendingEvent"], init=False)
     """Events of a commit that failed."""
     _superstep: Superstep | None = field(default=None, init=False)
@@ -111,37 +110,39 @@ class RunLoop:
     """The error of a command that ends the run."""
     _watchers: list[asyncio.Task[None]] = field(default_factory=list["asyncio.Task[None]"], init=False)
 
-    def __post_init__(self) -> None:
-        self._folder = SuperstepFolder(self.graph, self.values)
-        self._journal = Journal()
-
     async def run(self) -> AsyncGenerator[Events]:
         """Run supersteps until the run is idle. Between two of them nothing happens until the reader continues.
 
-        Events come in batches. Without a stream, each superstep is one batch.
+        Events come in batches. Without a stream, those of a superstep come when its activations have ended.
         """
         timer = self._watch_later()
         try:
             while True:
-                if self._must_apply_inbox() and (events := await self._apply_inbox()):
+                if events := await self._apply_inbox():
                     yield events
                 if await self._is_finished():
                     return
                 if self.snapshot.is_idle:
                     continue  # a command came, or a timer is due
                 self._require_limits()
-                if self.streaming:
-                    async with Closing(self._stream_superstep()) as batches:
-                        async for events in batches:
-                            yield events
-                    continue
-                events = [_superstep_event("superstep_started", self.snapshot.iteration + 1)]
+                iteration = self.snapshot.iteration + 1
+                yield [WorkflowEvent("superstep_started", iteration=iteration, origin=FRAMEWORK)]
+                superstep = self._begin_superstep()
                 try:
-                    await self._run_superstep(events)
-                except Exception:
-                    # Its events come first, as in a stream.
-                    yield events
-                    raise
+                    async with superstep:
+                        while events := await superstep.next_events():
+                            yield events
+                        if not superstep.has_ended:
+                            continue  # the run must stop
+                        results = superstep.results
+                        after, warnings = await fold_superstep(
+                            self.graph, self.values, self._fan_ins, self.snapshot, results
+                        )
+                        if warnings:
+                            yield warnings
+                        events = await self._commit_superstep(superstep, results, after, warnings)
+                except BudgetExceededError as error:
+                    raise self._in_full(error) from error
                 yield events
         finally:
             if timer is not None:
@@ -157,66 +158,38 @@ class RunLoop:
             return False
         return self.inbox is None or not await self.inbox.wait(self.snapshot)
 
-    async def _run_superstep(self, events: Events) -> None:
-        """Run one superstep to its end. Its events are added to `events`, even if it fails."""
-        superstep = self._begin_superstep()
-        try:
-            async with superstep:
-                await superstep.run(events)
-                if not superstep.has_ended:
-                    return  # the run must stop
-                after, warnings = await self._folder.fold(self.snapshot, superstep.results)
-                events += warnings
-                events += await self._commit_superstep(superstep, after, warnings)
-        except BudgetExceededError as error:
-            raise self._in_full(error) from error
-
-    async def _stream_superstep(self) -> AsyncGenerator[Events]:
-        """Run one superstep and yield its events as they happen."""
-        yield [_superstep_event("superstep_started", self.snapshot.iteration + 1)]
-        superstep = self._begin_superstep()
-        try:
-            async with superstep:
-                while events := await superstep.next_events():
-                    yield events
-                if not superstep.has_ended:
-                    return  # the run must stop
-                after, warnings = await self._folder.fold(self.snapshot, superstep.results)
-                if warnings:
-                    yield warnings
-                events = await self._commit_superstep(superstep, after, warnings)
-        except BudgetExceededError as error:
-            raise self._in_full(error) from error
-        yield events
-
     def _begin_superstep(self) -> Superstep:
-        snapshot, span = self.snapshot, self.span
+        graph, snapshot, span, log = self.graph, self.snapshot, self.span, self._journal.log
+        if graph.fan_ins and not self._fan_ins:
+            self._fan_ins = fan_ins_of(graph)
         if span is not NO_SPAN:
             span = span.child("perdure.superstep", run_id=self.run_id, superstep=snapshot.iteration + 1)
-        queue = EventQueue(self.streaming)
+        carried = {**snapshot.carried, **self.carried}
+        keeps_records = self.committer is not None and log is not None
         context = ActivationContext(
-            graph=self.graph,
+            graph=graph,
             snapshot=snapshot,
             values=self.values,
             root_id=self.scope_id,
             run_kwargs=self.run_kwargs,
-            journal=self._journal.under("", {**snapshot.carried, **self.carried}),
+            journal=Journal(log, self._journal.prefix, carried),
             clock=self.clock,
-            emit=queue.emit,
             run_id=self.inside_of or self.run_id,
             span=span,
             streaming=self.streaming,
             is_checkpointed=self.committer is not None,
+            keeps_records=keeps_records,
+            has_records=keeps_records and bool(carried or (log is not None and log.records)),
             budget=self.budget,
         )
-        superstep = self._superstep = Superstep(plan(snapshot), context, queue, self.changes)
-        if self._must_stop:
-            superstep.stop()
-        return superstep
+        limit = graph.rules.max_concurrency
+        slots = None if limit is None else asyncio.Semaphore(limit)
+        self._superstep = Superstep(plan(snapshot), context, self.changes, slots, is_over=self._must_stop)
+        return self._superstep
 
     def _recorded(self) -> Mapping[str, Kept]:
         """Return the records of this superstep, and those that the snapshot carries."""
-        return self._journal.under("", {**self.snapshot.carried, **self.carried}).records()
+        return replace(self._journal, carried={**self.snapshot.carried, **self.carried}).records()
 
     def _require_limits(self) -> None:
         """Raise if the run has used up its supersteps or its budget."""
@@ -243,16 +216,10 @@ class RunLoop:
         outside = self.snapshot.limits.budget[error.name] - self.snapshot.left[error.name]
         return self._over_budget(error.name, outside + error.spent)
 
-    def _must_apply_inbox(self) -> bool:
-        lacks_journal = self.committer is not None and not self._journal.is_open
-        if lacks_journal or self.describe is not None or self._must_stop:
-            return True
-        return self.inbox is not None and self.inbox.may_have_work(self.snapshot)
-
     async def _apply_inbox(self) -> Events:
         """Commit commands and due timers. Return their events."""
         events: Events = []
-        if self.committer is not None and not self._journal.is_open:
+        if self.committer is not None and self._journal.log is None:
             # A run whose first checkpoint could not be written may have one by now.
             self._journal = await self.committer.open()
             if self.inbox is not None and self.committer.commands is not None:
@@ -279,25 +246,30 @@ class RunLoop:
         describe, self.describe = self.describe, None
         return events if describe is None else [*events, *describe(self.snapshot)]
 
-    async def _commit_superstep(self, superstep: Superstep, after: Snapshot, warnings: Events) -> Events:
+    async def _commit_superstep(
+        self, superstep: Superstep, results: Sequence[ActivationResult], after: Snapshot, warnings: Events
+    ) -> Events:
         """Commit a superstep. Return the events about that."""
         before, iteration = self.snapshot.limits, after.iteration
         # Spending is reported in total, if this superstep has spent anything.
         spent = None if after.limits is before or after.limits.spent == before.spent else dict(after.limits.spent)
-        completed = _superstep_event("superstep_completed", iteration, spent)
+        completed = WorkflowEvent("superstep_completed", spent, iteration=iteration, origin=FRAMEWORK)
         if self.committer is None:
             self.snapshot = after
             return [completed]
         pending = [
             PendingEvent("superstep_started", iteration=iteration),
-            *(event for result in superstep.results for event in result.effects.events),
+            *(event for result in results for event in result.effects.events),
             *(pending_event(event, self.values) for event in warnings),
             PendingEvent("checkpoint"),
             pending_event(completed, self.values)
             if spent
             else PendingEvent("superstep_completed", iteration=iteration),
         ]
-        await superstep.prepare_commit()
+        if superstep.recording is not None:
+            # The commit replaces the records that are not queued yet.
+            superstep.recording.cancel()
+            superstep.recording = None
         committed = await self._commit(after, "superstep", pending)
         superstep.is_committed = True
         return [*committed, completed]
@@ -375,7 +347,3 @@ class RunLoop:
     async def _sleep_until(self, moment: Moment) -> None:
         while seconds := seconds_until(self.clock, moment):
             await self.clock.sleep(seconds)
-
-
-def _superstep_event(kind: str, iteration: int, data: object = None) -> WorkflowEvent[Any]:
-    return WorkflowEvent(kind, data, iteration=iteration, origin=FRAMEWORK)

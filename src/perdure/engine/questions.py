@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 from perdure.checkpoint import AskedRecord, coerce, value_digest
 from perdure.clock import moment_of, now
 from perdure.codec import Held, Kept, as_kept
-from perdure.engine.running_step import Call
 from perdure.engine.suspension import Wait
 from perdure.engine.tasks import current_task
 from perdure.errors import ApprovalMismatchError, EncodeError, StepMismatchError
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
     from perdure.engine.activation import ActivationContext, ActivationRecorder
-    from perdure.engine.running_step import CallScope
     from perdure.engine.steps import Steps
+    from perdure.engine.tasks import CallScope, OpenCall
     from perdure.kernel import Moment
 
 
@@ -78,7 +77,7 @@ class Requests:
         self._opened.append(request)
         self._context.opened.add(chosen)
         event = WorkflowEvent.request_info(chosen, executor.id, data, response_type)
-        self._owner.events.request(event, len(self._opened) - 1)
+        self._owner.emit_request(event, len(self._opened) - 1)
 
     def _with_terms(self, request_id: str, data: Any, response_type: Any, terms: Terms) -> _OpenRequest:
         clock, values = self._context.clock, self._context.values
@@ -105,7 +104,7 @@ class Requests:
         self._awaited.append(request)
         self._context.opened.add(request_id)
         event = WorkflowEvent.request_info(request_id, self._owner.executor_id, data, response_type)
-        self._owner.events.asked(event, request)
+        self._owner.emit_request(event, request)
 
     def _is_waiting_for(self, request_id: str) -> bool:
         found = self._context.snapshot.requests.get(request_id)
@@ -182,7 +181,7 @@ class _Asked:
     """A call of `ask`: where its record is."""
 
     scope: CallScope
-    state: Call
+    state: OpenCall
     key: str
     record: AskedRecord
     identity: str | None = None
@@ -211,9 +210,7 @@ class Questions:
     def begin(self, question: Question) -> Coroutine[Any, Any, Any]:
         """Return a coroutine that gives the answer. The call alone decides which question it is."""
         scope, is_own = self._steps.scope, self._steps.is_in_own_task
-        state = Call(is_sequential=is_own and not scope.calls)
-        for other in scope.calls:
-            other.is_sequential = False
+        state = scope.new_call(is_own=is_own)
         asked = self._identify(question, scope, state, is_own=is_own)
         self._taken.add(asked.key)
         scope.calls.add(state)
@@ -221,18 +218,18 @@ class Questions:
 
     # Identity
 
-    def _identify(self, question: Question, scope: CallScope, state: Call, *, is_own: bool) -> _Asked:
+    def _identify(self, question: Question, scope: CallScope, state: OpenCall, *, is_own: bool) -> _Asked:
         stem, record = f"{scope.place}{ASK}", self._as_record(question)
         if question.request_id is not None:
             return _Asked(scope, state, f"{stem}@{question.request_id}", record)
         if is_own:
-            old = f"{stem}{self._steps.number('ask')}"
+            old = f"{stem}{scope.numberings['ask'].take()}"
             if (found := self._record(old)) is not None and not _differ(found.wants, record.wants):
                 return _Asked(scope, state, old, record, mismatch=self._old_mismatch(found, record))
             if found is not None:
                 self._replaced.add(found.request_id)
         base = digest(f"{record.digest} {record.wants}".encode())[:_DIGEST_LENGTH]
-        key = f"{stem}{self._steps.count_call(ASK, base)}"
+        key = f"{stem}{scope.count(ASK, base)}"
         if self._record(key) is not None:
             return _Asked(scope, state, key, record, None if is_own else f"{stem}{base}")
         if not is_own:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint import (
     EXECUTOR_STATE_KEY,
     SAVED_FIELDS_PATH,
     WORKFLOW_RUN_KWARGS_KEY,
     Author,
+    EventWriter,
     Reader,
     Writer,
     Written,
@@ -20,32 +22,64 @@ from perdure.checkpoint import (
     origin_of,
     saved_fields,
 )
-from perdure.codec import Kept, as_kept, with_blobs
-from perdure.engine.call import ABSENT
+from perdure.codec import Kept, Trust, as_kept, with_blobs
 from perdure.engine.commit import StoreCommitter
-from perdure.engine.lease import LOCAL_LEASES
+from perdure.engine.journal import JournalLog
+from perdure.engine.local_lock import lock_run
 from perdure.engine.routing import accepts, fan_ins_of, route
 from perdure.errors import IncompatibleGraphError, RunNotFoundError, WorkflowCheckpointException
-from perdure.graph import INTERNAL_SOURCE_ID, SHARED_SCOPE
+from perdure.graph import ABSENT, INTERNAL_SOURCE_ID, SHARED_SCOPE
 from perdure.kernel import Activation, Delivery, Effects, Request, RoutedMessage, Snapshot, Trail, fold
 from perdure.records import NewRun
-from perdure.storage import reads_at_once
+from perdure.storage import Binding, bind, reads_at_once
 from perdure.tracing import NO_SPAN
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    from perdure.clock import Clock
     from perdure.codec import Values
-    from perdure.engine.blueprint import Blueprint
+    from perdure.engine.local_lock import LocalLock
     from perdure.events import WorkflowEvent
-    from perdure.graph import Graph, WorkflowMessage
+    from perdure.graph import Executor, Graph, WorkflowMessage
     from perdure.kernel import Output
     from perdure.records import Lease, Manifest, RunRecord
-    from perdure.storage import Binding
     from perdure.tracing import Span
 
-Acquire: TypeAlias = "Callable[[str], Awaitable[None]]"
-"""Take the local lease of a run, before the store's."""
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A graph, ready to be run."""
+
+    graph: Graph
+    clock: Clock
+    _bound: list[Binding] = field(default_factory=list[Binding], init=False, compare=False, repr=False)
+    """The last storage: most workflows use one, and finding its types takes time."""
+
+    @cached_property
+    def trust(self) -> Trust:
+        """Return the trusted types: those in handler annotations, and data types of the executors' modules."""
+        trust = Trust.of(self.graph.types())
+        for module in dict.fromkeys(self.graph.modules()):
+            trust = trust.with_module(module)
+        return trust
+
+    def bound(self, storage: object) -> Binding:
+        """Return a storage bound to this workflow, with values of its own. Raises TypeError for no storage."""
+        if not self._bound or self._bound[0].storage is not storage:
+            is_lenient = self.graph.rules.on_checkpoint_error == "warn"
+            binding = bind(storage, workflow_name=self.graph.name, trust=self.trust, is_lenient=is_lenient)
+            self._bound[:] = [binding]
+        binding = self._bound[0]
+        # Each run is warned about its own large values.
+        return replace(binding, values=binding.values.of_run())
+
+    def executors(self, graph: Graph | None = None) -> Iterator[Executor]:
+        """Return all executors, sub-workflows included."""
+        graph = self.graph if graph is None else graph
+        yield from graph.executors.values()
+        for child in graph.children.values():
+            yield from self.executors(child)
 
 
 @dataclass(slots=True)
@@ -97,11 +131,10 @@ class LoadedRun:
             )
         self.written = None
         return StoreCommitter(
-            store=binding.store,
-            lease=lease,
-            codec=binding.codec,
+            log=JournalLog(binding.store, lease, binding.codec),
             clock=blueprint.clock,
             writer=writer,
+            events=EventWriter(binding.codec),
             position=self.position,
             head=self.head,
             span=span,
@@ -119,14 +152,14 @@ def new_run(
 async def start(
     blueprint: Blueprint,
     binding: Binding,
-    acquire: Acquire,
+    lock: LocalLock,
     *,
     run_id: str,
     input_digest: str | None,
     takeover: bool = False,
 ) -> LoadedRun:
     """Create a run and take its lease. Its first commit is still to come."""
-    await acquire(run_id)
+    await lock.acquire(binding.store.place, run_id)
     origin = new_run(blueprint, run_id, input_digest=input_digest)
     lease = await binding.store.acquire(run_id, create=origin, takeover=takeover)
     return LoadedRun(origin, Snapshot(), binding.values, binding, lease, is_new=True)
@@ -135,7 +168,7 @@ async def start(
 async def open_run(
     blueprint: Blueprint,
     binding: Binding,
-    acquire: Acquire,
+    lock: LocalLock,
     run_id: str,
     *,
     takeover: bool = False,
@@ -143,27 +176,27 @@ async def open_run(
     lease: Lease | None = None,
 ) -> LoadedRun:
     """Open a run at its head, under a new lease unless the caller has one. Raises RunNotFoundError."""
-    await acquire(run_id)
+    await lock.acquire(binding.store.place, run_id)
     taken = lease or await binding.store.acquire(run_id, takeover=takeover, token=token)
     return await _load(blueprint, binding, taken)
 
 
 async def open_checkpoint(
-    blueprint: Blueprint, binding: Binding, acquire: Acquire, checkpoint_id: str, *, takeover: bool = False
+    blueprint: Blueprint, binding: Binding, lock: LocalLock, checkpoint_id: str, *, takeover: bool = False
 ) -> LoadedRun:
     """Open the run whose head this checkpoint is; fork an older one."""
     manifest, record, blobs = await _read_checkpoint(binding, checkpoint_id)
     if record is None:
         record = await binding.store.run(manifest.run_id)
     if record is not None and record.head == checkpoint_id:
-        await acquire(manifest.run_id)
+        await lock.acquire(binding.store.place, manifest.run_id)
         lease = await binding.store.acquire(manifest.run_id, takeover=takeover)
         run = await _load(blueprint, binding, lease, read=manifest, blobs=blobs)
         if run.head_id == checkpoint_id:
             return run
         # Another process advanced the run before we had the lease: the checkpoint is an older one by now.
         await binding.store.release(lease)
-    return await _fork(blueprint, binding, acquire, manifest, blobs=blobs)
+    return await _fork(blueprint, binding, manifest, lock=lock, blobs=blobs)
 
 
 async def _read_checkpoint(
@@ -230,9 +263,9 @@ def _origin(record: RunRecord) -> NewRun:
 async def _fork(
     blueprint: Blueprint,
     binding: Binding,
-    acquire: Acquire,
     manifest: Manifest,
     *,
+    lock: LocalLock | None = None,
     blobs: Mapping[str, bytes] | None = None,
 ) -> LoadedRun:
     """Return a new run whose head is an older checkpoint until its first commit. The source run is not touched.
@@ -241,7 +274,8 @@ async def _fork(
     """
     snapshot, written = await _read_snapshot(blueprint, binding, manifest, blobs=blobs)
     origin = new_run(blueprint, blueprint.clock.new_id(), parent_id=manifest.checkpoint_id)
-    await acquire(origin.run_id)
+    if lock is not None:
+        await lock.acquire(binding.store.place, origin.run_id)
     return LoadedRun(
         origin,
         snapshot,
@@ -270,7 +304,7 @@ async def fork(
 ) -> LoadedRun:
     """Create a run at a checkpoint. A change is its first commit."""
     manifest = await binding.store.manifest(checkpoint_id)
-    run = await _fork(blueprint, binding, _acquire_nothing, manifest)
+    run = await _fork(blueprint, binding, manifest)
     changed = run.snapshot if change is None else change(run.snapshot)
     await create_fork(run)
     lease = run.lease
@@ -286,11 +320,6 @@ async def fork(
     return run
 
 
-async def _acquire_nothing(run_id: str) -> None:
-    """Take no local lease: nothing is driven here, and the caller has closed its own stream."""
-    del run_id
-
-
 async def rewind(blueprint: Blueprint, binding: Binding, *, run_id: str, checkpoint_id: str) -> LoadedRun:
     """Move the head of a run back to one of its checkpoints. A new nonce makes what follows a new history."""
     store = binding.store
@@ -301,7 +330,7 @@ async def rewind(blueprint: Blueprint, binding: Binding, *, run_id: str, checkpo
         )
     snapshot, written = await _read_snapshot(blueprint, binding, manifest)
     nonce = blueprint.clock.new_id()
-    async with LOCAL_LEASES.hold(store.place, run_id):
+    async with lock_run(store.place, run_id):
         lease = await store.acquire(run_id)
         try:
             record = await store.run(run_id)

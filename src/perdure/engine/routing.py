@@ -154,79 +154,74 @@ async def _select(group: FanOutEdgeGroup, message: Any) -> Sequence[str]:
     return chosen
 
 
-class SuperstepFolder:
-    """Route the messages of a superstep, merge state updates, and fold everything into the next snapshot."""
+async def fold_superstep(
+    graph: Graph,
+    values: Values,
+    fan_ins: Mapping[str, FanIn],
+    before: Snapshot,
+    results: Sequence[ActivationResult],
+) -> tuple[Snapshot, list[WorkflowEvent[Any]]]:
+    """Route the messages of a superstep, merge state updates, and fold everything into the next snapshot.
 
-    def __init__(self, graph: Graph, values: Values) -> None:
-        self._graph = graph
-        self._values = values
-        self._fan_ins = fan_ins_of(graph)
-
-    async def fold(
-        self, before: Snapshot, results: Sequence[ActivationResult]
-    ) -> tuple[Snapshot, list[WorkflowEvent[Any]]]:
-        """Return the next snapshot, and the events about undelivered messages and conflicts."""
-        events: list[WorkflowEvent[Any]] = []
-        effects = [await self._route(result, events) if result.unrouted else result.effects for result in results]
-        if len(effects) > 1:
-            events += self._find_conflicts(effects)
-        updates = [result.updates for result in results if result.updates]
-        merged = self._merge(before, updates) if updates else None
-        after = fold(before, effects, fan_ins=self._fan_ins, merged=merged)
-        return after, [*events, *[warning_event(text) for text in self._values.warnings()]]
-
-    async def _route(self, result: ActivationResult, events: list[WorkflowEvent[Any]]) -> Effects:
-        source_id = result.effects.activation.executor_id
-        sends = [await self._ask_edges(source_id, unrouted, events) for unrouted in result.unrouted]
-        return replace(result.effects, sends=tuple(sends))
-
-    async def _ask_edges(
-        self, source_id: str, unrouted: UnroutedMessage, events: list[WorkflowEvent[Any]]
-    ) -> RoutedMessage:
-        target_id, message = unrouted.asked_for, self._visible(source_id, unrouted)
-        routing = await route(self._graph, source_id=source_id, target_id=target_id, message=message)
-        if routing.undelivered is not None:
-            if self._graph.rules.undelivered == "error":
-                raise UndeliveredError(source_id=source_id, target_id=target_id, reason=routing.undelivered)
-            data = UndeliveredMessage(unrouted.message, source_id, target_id, routing.undelivered)
-            events.append(WorkflowEvent("undelivered", data, executor_id=source_id, origin=FRAMEWORK))
-        return RoutedMessage(unrouted.data, target_id, routing.targets, routing.fan_ins, unrouted.due)
-
-    def _visible(self, source_id: str, unrouted: UnroutedMessage) -> Any:
-        """Return the message for users' code: as it was encoded, not as it may have changed since."""
-        return self._values.give(unrouted.data) if source_id in self._graph.asking else unrouted.message
-
-    def _find_conflicts(self, effects: Sequence[Effects]) -> list[WorkflowEvent[Any]]:
-        """Return warnings about keys that several executors wrote. Raises StateConflictError in strict mode."""
-        found: list[WorkflowEvent[Any]] = []
-        for conflict in conflicts(effects):
-            if conflict.key in self._graph.reducers:
-                continue
+    Return it with the events about undelivered messages and conflicts.
+    """
+    events: list[WorkflowEvent[Any]] = []
+    effects: list[Effects] = []
+    for result in results:
+        sends = [await _route(graph, values, result, unrouted, events) for unrouted in result.unrouted]
+        effects.append(replace(result.effects, sends=tuple(sends)) if sends else result.effects)
+    for conflict in conflicts(effects) if len(effects) > 1 else ():
+        if conflict.key not in graph.reducers:
             error = StateConflictError(key=conflict.key[1], executor_ids=conflict.executor_ids)
-            if self._graph.rules.state_conflicts == "strict":
+            if graph.rules.state_conflicts == "strict":
                 raise error
-            found.append(warning_event(f"{error}; the last write wins"))
-        return found
+            events.append(warning_event(f"{error}; the last write wins"))
+    updates = [result.updates for result in results if result.updates]
+    merged = _merge(graph, values, before, updates) if updates else None
+    after = fold(before, effects, fan_ins=fan_ins, merged=merged)
+    return after, [*events, *(warning_event(text) for text in values.warnings())]
 
-    def _merge(
-        self, before: Snapshot, updates: Iterable[Mapping[StateKey, tuple[object | None, ...]]]
-    ) -> Mapping[StateKey, object]:
-        """Apply reducers. A recorded update whose key has no reducer any more is an ordinary write."""
-        by_key: dict[StateKey, list[object | None]] = {}
-        for each in updates:
-            for key, values in each.items():
-                if key in self._graph.reducers:
-                    by_key.setdefault(key, []).extend(values)
-        merged = {key: self._reduce(before, key, values) for key, values in by_key.items()}
-        return {key: value for key, value in merged.items() if value is not None}
 
-    def _reduce(self, before: Snapshot, key: StateKey, updates: Sequence[object | None]) -> object | None:
-        """Return the encoded result of the updates; None if they end with a removal."""
-        reducer, give = self._graph.reducers[key], self._values.give_state
-        merged = [give(before.state[key])] if key in before.state else []
-        for update in updates:
+async def _route(
+    graph: Graph,
+    values: Values,
+    result: ActivationResult,
+    unrouted: UnroutedMessage,
+    events: list[WorkflowEvent[Any]],
+) -> RoutedMessage:
+    source_id, target_id = result.effects.activation.executor_id, unrouted.asked_for
+    # Users' code gets the message as it was encoded, not as it may have changed since.
+    message = values.give(unrouted.data) if source_id in graph.asking else unrouted.message
+    routing = await route(graph, source_id=source_id, target_id=target_id, message=message)
+    if routing.undelivered is not None:
+        if graph.rules.undelivered == "error":
+            raise UndeliveredError(source_id=source_id, target_id=target_id, reason=routing.undelivered)
+        data = UndeliveredMessage(unrouted.message, source_id, target_id, routing.undelivered)
+        events.append(WorkflowEvent("undelivered", data, executor_id=source_id, origin=FRAMEWORK))
+    return RoutedMessage(unrouted.data, target_id, routing.targets, routing.fan_ins, unrouted.due)
+
+
+def _merge(
+    graph: Graph,
+    values: Values,
+    before: Snapshot,
+    updates: Iterable[Mapping[StateKey, tuple[object | None, ...]]],
+) -> Mapping[StateKey, object]:
+    """Apply reducers. A recorded update whose key has no reducer any more is an ordinary write."""
+    by_key: dict[StateKey, list[object | None]] = {}
+    for each in updates:
+        for key, values_of_key in each.items():
+            if key in graph.reducers:
+                by_key.setdefault(key, []).extend(values_of_key)
+    merged: dict[StateKey, object] = {}
+    for key, several in by_key.items():
+        found = [values.give_state(before.state[key])] if key in before.state else []
+        for update in several:
             if update is None:
-                merged.clear()
+                found.clear()
             else:
-                merged = [reducer(merged[0], give(update)) if merged else give(update)]
-        return self._values.fix(merged[0], f"state[{key[1]!r}]") if merged else None
+                value = values.give_state(update)
+                found = [graph.reducers[key](found[0], value) if found else value]
+        if found:
+            merged[key] = values.fix(found[0], f"state[{key[1]!r}]")
+    return merged

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint import request_event, trace_of
 from perdure.clock import now
 from perdure.codec import LiveValues, dumps
 from perdure.engine import recovery
-from perdure.engine.call import ABSENT, Call, apply_input, check_input, require_handled
+from perdure.engine.call import Call, apply_input, check_input, require_handled
 from perdure.engine.commit import status_of
 from perdure.engine.events import FRAMEWORK, output_events, warning_event
-from perdure.engine.executor_state import ChangeDetector, load, restore_state, states_of, with_states
-from perdure.engine.inbox import Inbox, waiting_answers
-from perdure.engine.lease import LOCAL_LEASES, LocalLease
+from perdure.engine.inbox import Inbox, answered_event, waiting_answers
+from perdure.engine.local_lock import LocalLock, entry_of, with_initial_states
 from perdure.engine.loop import Closing, RunLoop
 from perdure.engine.recovery import LoadedRun, convert_values
+from perdure.engine.state import load, with_states
 from perdure.errors import (
     CheckpointWriteError,
     CommandWaitsError,
@@ -38,8 +38,8 @@ from perdure.errors import (
     WorkflowCheckpointException,
 )
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
-from perdure.graph import no_exit
-from perdure.kernel import Snapshot
+from perdure.graph import ABSENT, require_no_exit
+from perdure.kernel import PendingEvent, Snapshot
 from perdure.records import Halt, digest
 from perdure.tracing import NO_SPAN, begin
 
@@ -47,39 +47,48 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from perdure.clock import Clock
-    from perdure.engine.blueprint import Blueprint
     from perdure.engine.call import CallInput
     from perdure.engine.commit import StoreCommitter
     from perdure.engine.loop import Events
+    from perdure.engine.recovery import Blueprint
+    from perdure.engine.state import ChangeDetector
     from perdure.records import RunRecord
     from perdure.storage import Binding
     from perdure.tracing import Span
 
 
+_IN_MEMORY = "memory"
+"""The place of runs without a storage."""
+
+
+@dataclass(eq=False)
 class Session:
     """One call, from acquiring the lease to releasing it. Afterwards the workflow instance holds `run`."""
 
-    def __init__(self, blueprint: Blueprint, call: Call, *, run: LoadedRun | None, changes: ChangeDetector) -> None:
-        self._blueprint = blueprint
-        self._call = call
-        self._before = run
-        self._changes = changes
-        self._message = call.message
-        self._input: CallInput | None = None
-        self._span: Span = NO_SPAN
-        self._place = "memory"
-        self._has_run = False
-        self.lease = LocalLease()
-        self.run: LoadedRun | None = None
+    blueprint: Blueprint
+    call: Call
+    before: LoadedRun | None
+    """The run that the workflow instance had before the call."""
+    changes: ChangeDetector
+    run: LoadedRun | None = field(default=None, init=False)
+    lock: LocalLock = field(init=False)
+    _message: Any = field(init=False)
+    """The message of the call; ABSENT if it is the one that began the run, given again."""
+    _input: CallInput | None = field(default=None, init=False)
+    _span: Span = field(default=NO_SPAN, init=False)
+    _has_run: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.lock = LocalLock(tuple(self.blueprint.executors()))
+        self._message = self.call.message
 
     async def open(self) -> None:
         """Find the run, take its lease, and restore the executors. If the run refuses the call, nothing changes."""
-        call = self._call
+        call = self.call
         if call.storage is None:
             run = self.run = await self._open_in_memory()
         else:
-            binding = self._blueprint.bound(call.storage)
-            self._place = binding.store.place
+            binding = self.blueprint.bound(call.storage)
             run = self.run = await self._open_stored(binding)
         halt = run.lease.halt if run.lease is not None else None
         if call.is_hosted and halt is not None:
@@ -95,11 +104,11 @@ class Session:
         await self._restore_executors(run)
 
     async def _check_input(self, run: LoadedRun) -> CallInput:
-        call, own = self._call, self._before
+        call, own = self.call, self.before
         # The instance's own kwargs include those that are not stored.
         is_own = own is not None and own.run_id == run.run_id
         return check_input(
-            self._blueprint.graph,
+            self.blueprint.graph,
             call,
             run,
             is_turn=self._message is not ABSENT,
@@ -109,7 +118,7 @@ class Session:
         )
 
     async def _open_in_memory(self) -> LoadedRun:
-        call, run = self._call, self._before
+        call, run = self.call, self.before
         if call.checkpoint_id is not None:
             raise ValueError(
                 "checkpoint_id needs a storage to read from: give checkpoint_storage here or to WorkflowBuilder"
@@ -117,11 +126,11 @@ class Session:
         if run is None or call.run_id not in {None, run.run_id}:
             if call.message is ABSENT:
                 raise _nothing_to_do(call)
-            run_id = call.run_id or self._blueprint.clock.new_id()
-            await self._acquire(run_id)
-            origin = recovery.new_run(self._blueprint, run_id)
+            run_id = call.run_id or self.blueprint.clock.new_id()
+            await self.lock.acquire(_IN_MEMORY, run_id)
+            origin = recovery.new_run(self.blueprint, run_id)
             return LoadedRun(origin, Snapshot(), LiveValues(), first_input=call.message)
-        await self._acquire(run.run_id)
+        await self.lock.acquire(_IN_MEMORY, run.run_id)
         if call.run_id is not None and call.message is not ABSENT:
             self._attach(same_input=call.attach_if_exists or run.first_input == call.message)
         if run.binding is None:
@@ -133,14 +142,14 @@ class Session:
     def _attach(self, *, same_input: bool) -> None:
         """Attach to an existing run: the message must be its first input given again. Raises RunExistsError."""
         if not same_input:
-            raise RunExistsError(self._call.run_id or "")
+            raise RunExistsError(self.call.run_id or "")
         self._message = ABSENT
 
     async def _open_stored(self, binding: Binding) -> LoadedRun:
-        call, own = self._call, self._before
+        call, own = self.call, self.before
         if call.checkpoint_id is not None:
             return await recovery.open_checkpoint(
-                self._blueprint, binding, self._acquire, call.checkpoint_id, takeover=call.takeover
+                self.blueprint, binding, self.lock, call.checkpoint_id, takeover=call.takeover
             )
         if call.run_id is None and own is not None:
             if own.binding is None or own.binding.store.place != binding.store.place:
@@ -151,30 +160,30 @@ class Session:
             return await self._open_existing(binding, record)
         if call.message is ABSENT:
             raise _nothing_to_do(call) if call.run_id is None else RunNotFoundError(call.run_id)
-        require_handled(self._blueprint.graph, call.message)
+        require_handled(self.blueprint.graph, call.message)
         return await recovery.start(
-            self._blueprint,
+            self.blueprint,
             binding,
-            self._acquire,
-            run_id=call.run_id or self._blueprint.clock.new_id(),
+            self.lock,
+            run_id=call.run_id or self.blueprint.clock.new_id(),
             input_digest=self._digest(binding),
             takeover=call.takeover,
         )
 
     async def _open_existing(self, binding: Binding, record: RunRecord) -> LoadedRun:
         """Open the run that the call names. A message must be its first input."""
-        call = self._call
+        call = self.call
         if call.message is not ABSENT:
-            is_other = record.workflow_name != self._blueprint.graph.name
+            is_other = record.workflow_name != self.blueprint.graph.name
             if call.attach_if_exists and is_other and record.status == "idle":
                 # It has ended, so nothing in it would fail to fit later.
                 raise RunExistsError(record.run_id, workflow_name=record.workflow_name)
             is_same = record.input_digest is not None and record.input_digest == self._digest(binding)
             self._attach(same_input=call.attach_if_exists or is_same)
         return await recovery.open_run(
-            self._blueprint,
+            self.blueprint,
             binding,
-            self._acquire,
+            self.lock,
             record.run_id,
             takeover=call.takeover,
             token=call.token,
@@ -184,9 +193,9 @@ class Session:
     async def _adopt(self, binding: Binding, own: LoadedRun) -> LoadedRun:
         """Continue the instance's run in a storage that does not know it."""
         taken = await binding.store.run(own.run_id) is not None
-        run_id = self._blueprint.clock.new_id() if taken else own.run_id
+        run_id = self.blueprint.clock.new_id() if taken else own.run_id
         run = await recovery.start(
-            self._blueprint, binding, self._acquire, run_id=run_id, input_digest=_first_digest(binding, own)
+            self.blueprint, binding, self.lock, run_id=run_id, input_digest=_first_digest(binding, own)
         )
         snapshot = convert_values(own.snapshot, own.values, binding.values)
         return replace(run, snapshot=snapshot, run_kwargs=own.run_kwargs, first_input=own.first_input, is_new=False)
@@ -197,22 +206,17 @@ class Session:
         if record is None:
             # None of its checkpoints could be written, or all were deleted.
             return await self._adopt(binding, own)
-        if record.head != own.head_id or not LOCAL_LEASES.carry_run(self._blueprint.executors(), own):
-            return await recovery.open_run(
-                self._blueprint, binding, self._acquire, own.run_id, takeover=self._call.takeover
-            )
-        await self._acquire(own.run_id)
-        lease = await binding.store.acquire(own.run_id, takeover=self._call.takeover)
+        if record.head != own.head_id or any(entry_of(executor).run is not own for executor in self.lock.executors):
+            return await recovery.open_run(self.blueprint, binding, self.lock, own.run_id, takeover=self.call.takeover)
+        await self.lock.acquire(binding.store.place, own.run_id)
+        lease = await binding.store.acquire(own.run_id, takeover=self.call.takeover)
         own.lease, own.binding, own.values = lease, binding, binding.values
         return own
-
-    async def _acquire(self, run_id: str) -> None:
-        await LOCAL_LEASES.acquire(self.lease, executors=self._blueprint.executors(), place=self._place, run_id=run_id)
 
     def _digest(self, binding: Binding) -> str | None:
         """Return the digest of the first message; None if it can't be stored."""
         try:
-            return input_digest(binding, self._call.message)
+            return input_digest(binding, self.call.message)
         except EncodeError:
             if self._requires_checkpoints:
                 raise
@@ -221,48 +225,43 @@ class Session:
     @property
     def _requires_checkpoints(self) -> bool:
         """Return whether a failed write is an error. If nothing is run, writing the input is all there is to do."""
-        return self._call.commit_input_only or self._blueprint.graph.rules.on_checkpoint_error == "stop"
+        return self.call.commit_input_only or self.blueprint.graph.rules.on_checkpoint_error == "stop"
 
     async def _restore_executors(self, run: LoadedRun) -> None:
         """Give the executors the states of this run, and at the start of a turn the run those of the executors."""
-        graph, values = self._blueprint.graph, run.values
-        executors = list(self._blueprint.executors())
-        if run.binding is not None:
-            if run.is_new:
-                # A new run begins with the states that the executors had before any run used them.
-                for executor in executors:
-                    initial = LOCAL_LEASES.initial_state(executor)
-                    if initial is not None:
-                        await restore_state(executor, initial())
-            elif run is not self._before:
+        graph, values, executors = self.blueprint.graph, run.values, self.lock.executors
+        if run.is_new:
+            run.snapshot = await with_initial_states(graph, executors, run.snapshot, values)
+        elif run.binding is not None:
+            if run is not self.before:
                 await load(graph, run.snapshot, values)
-            only_missing = self._message is ABSENT
-            run.snapshot = await with_states(graph, run.snapshot, values, only_missing=only_missing)
-            if run.is_new and (run.snapshot.executors or run.snapshot.children):
-                for executor, state in states_of(graph, run.snapshot):
-                    LOCAL_LEASES.set_initial_state(executor, lambda state=state: values.give(state))
-        LOCAL_LEASES.set_run(executors, run)
+            run.snapshot = await with_states(graph, run.snapshot, values, only_missing=self._message is ABSENT)
+        for executor in executors:
+            entry_of(executor).run = run
 
     async def events(self) -> AsyncGenerator[Events]:
         """Apply the input and run supersteps until idle. Yield the events between first and last status in batches."""
-        run, call, blueprint = self.run, self._call, self._blueprint
+        run, call, blueprint = self.run, self.call, self.blueprint
         assert run is not None, "a session is opened before it is read"
-        linked = None if run.head is None else trace_of(run.head)
+        run_id, head, binding = run.origin.run_id, run.head, run.binding
         self._span = begin(
             "perdure.run",
-            linked=linked,
-            run_id=run.run_id,
+            linked=None if head is None else trace_of(head),
+            run_id=run_id,
             workflow=blueprint.graph.name,
-            checkpoint_id=run.head_id,
+            checkpoint_id=None if head is None else head.checkpoint_id,
         )
-        binding = run.binding
         committer = None if binding is None else run.committer(blueprint, self._span)
         if applied := await self._apply_input(run, committer):
             yield applied
-        if resumed := self._resumed_outputs(run):
-            yield resumed
+        # A call that begins a run or a turn has missed nothing.
+        is_resumed = self._message is ABSENT and not call.skip_past_events and call.names_a_run
+        if is_resumed and (missed := self._missed_outputs(run)):
+            yield missed
+        emits_requests = is_resumed or (call.emit_open_requests and not call.skip_past_events)
+        describe = self._open_requests if emits_requests else None
         if call.commit_input_only:
-            if requests := self._open_requests(run.snapshot):
+            if describe is not None and (requests := describe(run.snapshot)):
                 yield requests
             return
         self._has_run = True
@@ -275,29 +274,31 @@ class Session:
             scope_id=run.origin.nonce,
             streaming=call.streaming,
             run_kwargs=run.run_kwargs,
-            changes=self._changes,
+            changes=self.changes,
             clock=blueprint.clock,
             inbox=Inbox(
                 graph=blueprint.graph,
                 values=run.values,
                 clock=blueprint.clock,
-                run_id=run.run_id,
+                run_id=run_id,
                 store=binding.store if binding is not None and has_inbox else None,
                 waits=call.waits,
                 is_streamed=call.streaming,
             ),
-            run_id=run.run_id,
+            run_id=run_id,
             only_applies_inbox=call.only_cancels,
             span=self._span,
             watches_inbox=has_inbox,
-            describe=self._open_requests,
+            describe=describe,
         )
         try:
-            with no_exit():
-                async with Closing(loop.run()) as batches:
-                    async for events in batches:
-                        self._follow(run, loop.snapshot, committer)
-                        yield events
+            async with Closing(loop.run()) as batches:
+                async for events in batches:
+                    self._follow(run, loop.snapshot, committer)
+                    yield events
+        except BaseException as error:
+            require_no_exit(error)
+            raise
         finally:
             self._follow(run, loop.snapshot, committer)
 
@@ -310,12 +311,10 @@ class Session:
             run.head, run.position = committer.head, committer.position
         run.snapshot = snapshot
 
-    def _resumed_outputs(self, run: LoadedRun) -> Events:
+    def _missed_outputs(self, run: LoadedRun) -> Events:
         """Return outputs that a resuming caller has missed."""
-        call = self._call
-        if call.skip_past_events or (call.run_id is None and call.checkpoint_id is None):
-            return []
-        is_attached = call.message is not ABSENT and self._message is ABSENT and not call.attach_if_exists
+        call = self.call
+        is_attached = call.message is not ABSENT and not call.attach_if_exists
         # A caller who gives the first input again has seen nothing of the run.
         if not is_attached and not run.snapshot.is_settled:
             return []
@@ -323,11 +322,8 @@ class Session:
 
     def _open_requests(self, snapshot: Snapshot) -> Events:
         """Return the open requests for a caller who resumes the run or answers some of them."""
-        call, run = self._call, self.run
-        is_named = call.run_id is not None or call.checkpoint_id is not None
-        if run is None or call.skip_past_events or not (is_named or call.emit_open_requests):
-            return []
-        return [request_event(request, run.values) for request in snapshot.requests.values()]
+        assert self.run is not None, "a session is opened before it is read"
+        return [request_event(request, self.run.values) for request in snapshot.requests.values()]
 
     async def _apply_input(self, run: LoadedRun, committer: StoreCommitter | None) -> Events:
         """Apply the input of the call and commit it. If a command has come first, check the input again."""
@@ -335,8 +331,8 @@ class Session:
         while True:
             given = self._input
             assert given is not None, "a session is opened before it is read"
-            at = now(self._blueprint.clock)
-            snapshot = apply_input(given, self._blueprint.graph, run, self._message, at=at, by=by)
+            at = now(self.blueprint.clock)
+            snapshot = apply_input(given, self.blueprint.graph, run, self._message, at=at, by=by)
             run.run_kwargs = given.kwargs
             if given.kind is None or committer is None:
                 run.snapshot = snapshot
@@ -346,7 +342,11 @@ class Session:
                 # The commit makes the journal void, so the checkpoint carries its records.
                 recorded = (await committer.open()).records()
                 snapshot = replace(snapshot, carried={**snapshot.carried, **recorded})
-            events = given.events(run.values, by=by)
+            events = [
+                *((PendingEvent("started"),) if given.kind == "entry" else ()),
+                *(answered_event(each, run.values, by=by, what=given.shown.get(each.id)) for each, _ in given.answers),
+                PendingEvent("checkpoint"),
+            ]
             try:
                 info = await committer.commit(snapshot, given.kind, events=events, done=given.done)
             except CommandWaitsError:
@@ -373,16 +373,16 @@ class Session:
             span.end(error)
         try:
             if run is not None and run.binding is not None and run.lease is not None:
-                lacks_kwargs = self._call.skip_past_events and isinstance(error, MissingRunKwargsError)
+                lacks_kwargs = self.call.skip_past_events and isinstance(error, MissingRunKwargsError)
                 if self._has_run or lacks_kwargs:
-                    clock, read_from = self._blueprint.clock, run.read_from
+                    clock, read_from = self.blueprint.clock, run.read_from
                     halt = None if error is None else failure_of(error, clock, read_from=read_from)
                 else:
                     # Nothing was run, so the run's earlier status holds.
                     halt = run.lease.halt if error is not None else None
                 await run.binding.store.release(run.lease, halt=halt)
         finally:
-            LOCAL_LEASES.release(self.lease)
+            self.lock.release()
 
 
 def final_state(snapshot: Snapshot) -> WorkflowRunState:

@@ -25,29 +25,32 @@ from perdure.codec import Held, Kept
 from perdure.engine.caught_errors import CaughtErrors
 from perdure.engine.journal import STEP
 from perdure.engine.old_steps import OldSteps
-from perdure.engine.running_step import (
-    Call,
+from perdure.engine.suspension import Wait
+from perdure.engine.tasks import (
     CallScope,
+    OutOfTimeError,
     Retries,
     RunningStep,
     StepTask,
+    current_task,
     is_final,
     result_types,
     running_step,
+    within,
     without_partial,
 )
-from perdure.engine.suspension import Wait
-from perdure.engine.tasks import OutOfTimeError, current_task, within
 from perdure.errors import EncodeError, StepMismatchError, StepTimeoutError, StepUnsettledError, UntrustedTypeError
 from perdure.records import digest as hash_of
 from perdure.tracing import current, traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from datetime import timedelta
 
     from perdure.engine.activation import ActivationRecorder
-    from perdure.graph import Numbering, StepCall
+    from perdure.engine.tasks import OpenCall
+    from perdure.graph import StepCall
 
 
 _DIGEST_LENGTH = 16
@@ -74,7 +77,7 @@ class _Step:
 
     call: StepCall
     scope: CallScope
-    state: Call
+    state: OpenCall
     place: str
     key: str
     task: StepTask
@@ -96,7 +99,7 @@ class Steps:
     def __init__(self, owner: ActivationRecorder) -> None:
         self.owner = owner
         self._context = owner.context
-        self._handler = CallScope(owner.activation_id, owner.suspender.task)
+        self._handler = CallScope(owner.activation_id, owner.task)
         self._tasks: dict[str, StepTask] = {}
         self._counted: set[str] = set()
         self._errors = CaughtErrors(owner.context, owner.activation_id)
@@ -108,9 +111,7 @@ class Steps:
     def begin(self, call: StepCall) -> Coroutine[Any, Any, Any]:
         """Return a coroutine that gives the result of a step. The call alone decides which step it is."""
         scope, is_own = self.scope, self.is_in_own_task
-        state = Call(is_sequential=is_own and not scope.calls)
-        for other in scope.calls:
-            other.is_sequential = False
+        state = scope.new_call(is_own=is_own)
         step = self._identify(call, scope, state, is_own=is_own)
         self.called.add(step.place)
         scope.calls.add(state)
@@ -135,30 +136,18 @@ class Steps:
         self.owner.suspender.note_subtask(task, is_of_function=self._is_in_function)
         return False
 
-    def numbering(self, name: str) -> Numbering:
-        """Return the numbers of things of this name, in the code that runs here."""
-        return self.scope.numberings[name]
-
-    def number(self, name: str) -> int:
-        """Return how often something of this name was begun before by the code that runs here."""
-        return self.numbering(name).take()
-
-    def count_call(self, name: str, digest: str) -> str:
-        """Return the identity of an unkeyed call in the code that runs here: its digest and its ordinal."""
-        return _count(self.scope, name, digest)
-
-    def key_of_sleep_in_subtask(self, until: datetime | timedelta | float) -> str:
+    def key_of_sleep(self, until: datetime | timedelta | float) -> str:
         """Return the key of a sleep in a subtask: sleeps of one length are interchangeable."""
         text = until.isoformat() if isinstance(until, datetime) else f"{seconds_of('a sleep', until):g}"
         stem = f"{self.scope.place}/sleep/"
-        key = f"{stem}{self.count_call('sleep', hash_of(text.encode())[:_DIGEST_LENGTH])}"
+        key = f"{stem}{self.scope.count('sleep', hash_of(text.encode())[:_DIGEST_LENGTH])}"
         if self._context.journal.find(key) is not None:
             return key
         return self.old_steps.sleep_in_subtask(stem, current_task()) or key
 
     # Identity
 
-    def _identify(self, call: StepCall, scope: CallScope, state: Call, *, is_own: bool) -> _Step:
+    def _identify(self, call: StepCall, scope: CallScope, state: OpenCall, *, is_own: bool) -> _Step:
         stem = f"{scope.place}{STEP}{quote(call.name, safe='')}"
         keeps = self._context.keeps_records
         digest = arguments_digest(call.fn, call.args, self._context.values) if keeps else None
@@ -176,13 +165,13 @@ class Steps:
             position = scope.positions[stem]
             if is_own or not self._is_in_function:
                 scope.positions[stem] += 1
-            place = f"{stem}#{_count(scope, stem, identity)}"
+            place = f"{stem}#{scope.count(stem, identity)}"
             old = self._old_place(stem, place, digest, position, is_own=is_own)
             if old is not None:
                 place, mismatch = old, None
             elif mismatch is None and state.is_sequential and self._has_moved(stem, place, position, digest):
                 mismatch = self._mismatch(call)
-        key, task = self._context.derived_id(place), StepTask(self.owner.suspender)
+        key, task = self._context.derived_id(place), StepTask(self.owner)
         return _Step(call, scope, state, place, key, task, digest, mismatch)
 
     @property
@@ -587,13 +576,6 @@ class Steps:
             return self._context.values.trusting(*result_types(step.call.fn)).give(kept)
 
 
-def _count(scope: CallScope, name: str, digest: str) -> str:
-    identity = f"{name}#{digest}"
-    ordinal = scope.ordinals[identity]
-    scope.ordinals[identity] += 1
-    return f"{digest}.{ordinal}"
-
-
 def identifying_blobs(fn: Callable[..., Any], executor: object) -> tuple[object, ...] | None:
     """Return what tells a function from others of its name, to be digested; None if nothing does.
 
@@ -623,10 +605,9 @@ def _is_importable(fn: FunctionType) -> bool:
     return found is fn
 
 
-def skipped_steps(owner: ActivationRecorder, called: set[str] | frozenset[str], *, is_entered_again: bool) -> list[str]:
+def skipped_steps(owner: ActivationRecorder, called: AbstractSet[str]) -> list[str]:
     """Return the names of an activation's recorded steps that were not called, without nested ones."""
+    is_entered_again = owner.activation.delivery.activation_id is not None
     recorded = owner.context.journal.steps_before(owner.activation_id, is_entered_again=is_entered_again)
-    if not recorded:
-        return []
-    inner = (place.removeprefix(f"{owner.activation_id}{STEP}") for place in recorded if place not in called)
+    inner = [place.removeprefix(f"{owner.activation_id}{STEP}") for place in recorded if place not in called]
     return sorted({unquote(re.split("[#@]", each)[0]) for each in inner if "/" not in each})

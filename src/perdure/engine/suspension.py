@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Never, Protocol, runtime_checkable
 from weakref import WeakSet
 
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from perdure.engine.steps import Steps
     from perdure.kernel import Moment
 
-GRACE_SECONDS = 0.25
-
-_NOTHING: Counter[int] = Counter()
+_GRACE_SECONDS = 0.25
 
 
 @runtime_checkable
@@ -49,37 +47,34 @@ class Wait:
     request_id: str | None = None
 
 
+@dataclass(eq=False)
 class Suspender:
     """Suspend one attempt at an activation when it waits.
 
-    The handler runs inside of `with suspender`. Afterwards it has returned, or `waits_for` says why it was suspended.
-    Steps in flight are finished first, so that they are not repeated. The cancellation passes through everything that
-    the handler awaits.
+    After `end` the handler has returned, or `waits_for` says why it was suspended. Steps in flight are finished first,
+    so that they are not repeated. The cancellation passes through everything that the handler awaits.
     """
 
-    task: asyncio.Task[Any] | None = None
-    """The handler's own task, set by the caller before it enters."""
+    executor_id: str
+    clock: Clock
+    task: asyncio.Task[Any] | None
+    """The handler's own task; None when it has ended."""
+    cancelled_before: int
+    """How often the task was cancelled before the handler began."""
     waits_for: Wait | None = None
-    _cancelled_before = 0
-    _in_flight = 0
-    _is_over = False
-    _waiting_steps = _NOTHING
+    _in_flight: int = 0
+    _waits: dict[asyncio.Future[None], tuple[Wait, asyncio.Task[Any]]] = field(
+        default_factory=dict["asyncio.Future[None]", "tuple[Wait, asyncio.Task[Any]]"]
+    )
+    _waiting_steps: Counter[int] = field(default_factory=Counter[int])
     _grace: asyncio.Task[None] | None = None
-    _subtasks: WeakSet[asyncio.Task[Any]] | None = None
-    _dependent: WeakSet[asyncio.Task[Any]] | None = None
+    _subtasks: WeakSet[asyncio.Task[Any]] = field(default_factory=WeakSet["asyncio.Task[Any]"])
+    _dependent: WeakSet[asyncio.Task[Any]] = field(default_factory=WeakSet["asyncio.Task[Any]"])
 
-    def __init__(self, executor_id: str, clock: Clock) -> None:
-        self._executor_id = executor_id
-        self._clock = clock
-        self._waits: dict[asyncio.Future[None], tuple[Wait, asyncio.Task[Any]]] = {}
-
-    def __enter__(self) -> None:
-        assert self.task is not None, "a handler runs in a task"
-        self._cancelled_before = self.task.cancelling()
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        task, self.task, self._is_over = self.task, None, True
-        assert task is not None, "the caller has entered"
+    def end(self, error: BaseException | None) -> bool:
+        """Note that the handler has ended, with this error. Return whether it was suspended."""
+        task, self.task = self.task, None
+        assert task is not None, "a handler ends once"
         self._stop_grace()
         for waiter in self._waits:
             waiter.cancel()
@@ -93,7 +88,7 @@ class Suspender:
             require_no_exit(error)
         elif went_on:
             raise RuntimeError(
-                f"the handler of executor {self._executor_id!r} went on after it was cancelled to be suspended; "
+                f"the handler of executor {self.executor_id!r} went on after it was cancelled to be suspended; "
                 "do not catch asyncio.CancelledError, or raise it again"
             )
         return False
@@ -102,26 +97,24 @@ class Suspender:
         if self.waits_for is not None:
             task.uncancel()
         # Somebody else may have cancelled the task at the same time. That cancellation must not be swallowed.
-        if task.cancelling() > self._cancelled_before:
+        if task.cancelling() > self.cancelled_before:
             return False
         if self.waits_for is None:
             raise RuntimeError(
-                f"something that the handler of executor {self._executor_id!r} awaited was cancelled; catch "
+                f"something that the handler of executor {self.executor_id!r} awaited was cancelled; catch "
                 "asyncio.CancelledError where you await a task that you have cancelled"
             ) from error
         return True
 
     def note_subtask(self, task: asyncio.Task[Any], *, is_of_function: bool) -> None:
         """Remember a task of the handler that does recorded work. A functional workflow ends its tasks with itself."""
-        if self._subtasks is None or self._dependent is None:
-            self._subtasks, self._dependent = WeakSet(), WeakSet()
         self._subtasks.add(task)
         if is_of_function:
             self._dependent.add(task)
 
     def cancel_subtasks(self) -> None:
         """Cancel the tasks that a suspended or failed function left behind. Its next entry starts them again."""
-        for task in list(self._dependent or ()):
+        for task in list(self._dependent):
             task.cancel()
 
     @contextmanager
@@ -146,7 +139,7 @@ class Suspender:
 
     async def wait(self, wait: Wait, *, is_in_own_task: bool) -> Never:
         """Wait until the handler is suspended. Of several waits the earliest moment counts."""
-        if self._is_over:
+        if self.task is None:
             # A step has outlived its handler: there is nothing left to re-enter.
             raise asyncio.CancelledError
         self.require_active()
@@ -187,16 +180,16 @@ class Suspender:
 
     @property
     def _has_running_subtasks(self) -> bool:
-        return any(not task.done() for task in self._subtasks or ())
+        return any(not task.done() for task in self._subtasks)
 
     async def _suspend_after_grace(self) -> None:
         while self._may_suspend:
             assert self.task is not None, "the handler is running"
             cancelled_before = self.task.cancelling()
-            if isinstance(self._clock, GraceClock):
-                await self._clock.wait_grace()
+            if isinstance(self.clock, GraceClock):
+                await self.clock.wait_grace()
             else:
-                await self._clock.sleep(GRACE_SECONDS)
+                await self.clock.sleep(_GRACE_SECONDS)
             # A cancellation from outside may be on its way to the handler: then it ends without us.
             if self._may_suspend and self.task.cancelling() == cancelled_before:
                 self._suspend()
@@ -210,7 +203,7 @@ class Suspender:
             next((each.request_id for each in waits if each.request_id is not None), None),
         )
         # Cancellations that the handler has outlived don't count: a failed task group may leave one behind.
-        self._cancelled_before = self.task.cancelling()
+        self.cancelled_before = self.task.cancelling()
         for task in {self.task, *(task for _, task in self._waits.values())}:
             task.cancel()
 
@@ -220,7 +213,7 @@ def begin_sleep(steps: Steps, until: datetime | timedelta | float) -> Coroutine[
     owner, scope = steps.owner, steps.scope
     context, is_own = owner.context, steps.is_in_own_task
     due = moment_of(context.clock, until, "a sleep")
-    key = f"{scope.place}/sleep/{steps.number('sleep')}" if is_own else steps.key_of_sleep_in_subtask(until)
+    key = f"{scope.place}/sleep/{scope.numberings['sleep'].take()}" if is_own else steps.key_of_sleep(until)
     found = context.journal.find(key)
     if found is None:
         context.journal.note(key, lambda: moment_record(due))

@@ -1,14 +1,27 @@
-"""Small helpers for asyncio tasks: time limits, and waiting for work to its end."""
+"""Tasks: run steps in tasks of their own, to their end, with time limits and retries."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+import functools
+import inspect
+from collections import Counter, defaultdict
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+
+from perdure.checkpoint import AttemptsRecord
+from perdure.clock import moment_of, seconds_until
+from perdure.errors import BudgetExceededError, RunError, WorkflowCheckpointException
+from perdure.graph import Numbering, no_exit
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 
     from perdure.clock import Clock
+    from perdure.engine.activation import ActivationContext, ActivationRecorder
+    from perdure.graph import Retry
+    from perdure.kernel import Moment
 
 ResultT = TypeVar("ResultT")
 
@@ -76,3 +89,252 @@ def current_task() -> asyncio.Task[Any] | None:
         return asyncio.current_task()
     except RuntimeError:
         return None
+
+
+@dataclass(slots=True, eq=False)
+class CallScope:
+    """The code that calls steps: the handler, or the function of a step. Each attempt has a new one.
+
+    Calls are counted in it, so that each entry of the code gives them the same identities.
+    """
+
+    place: str
+    """The beginning of the keys of all records that belong to it."""
+    task: asyncio.Task[Any] | None
+    """The task that the code itself runs in. In any other task the order of calls is a matter of timing."""
+    ordinals: Counter[str] = field(default_factory=Counter[str])
+    positions: Counter[str] = field(default_factory=Counter[str])
+    numberings: defaultdict[str, Numbering] = field(default_factory=lambda: defaultdict(Numbering))
+    calls: set[OpenCall] = field(default_factory=set["OpenCall"])
+    """The calls of steps and questions that have not ended."""
+
+    def new_call(self, *, is_own: bool) -> OpenCall:
+        """Return a new call, made in the code's own task or not."""
+        call = OpenCall(is_sequential=is_own and not self.calls)
+        for other in self.calls:
+            other.is_sequential = False
+        return call
+
+    def count(self, name: str, digest: str) -> str:
+        """Return the identity of an unkeyed call: its digest, and its ordinal among calls of equal name and digest."""
+        identity = f"{name}#{digest}"
+        ordinal = self.ordinals[identity]
+        self.ordinals[identity] += 1
+        return f"{digest}.{ordinal}"
+
+
+@dataclass(slots=True, eq=False)
+class OpenCall:
+    """One call of a step or question, until its coroutine has ended."""
+
+    is_sequential: bool
+    """True if the code's own task makes and awaits it, and no other step was called meanwhile."""
+
+
+@dataclass(slots=True, eq=False)
+class RunningStep(CallScope):
+    """A step whose function is running."""
+
+    owner: object = None
+    """The steps of its activation: its function may run another workflow, whose steps are not inside of this one."""
+    key: str = ""
+    spent: dict[str, float] = field(default_factory=dict[str, float])
+    outer: RunningStep | None = None
+    is_awaited_in_line: bool = True
+    """True if the task of the code around it does nothing but await it."""
+    may_restart: bool = True
+    """True if it may be suspended in the middle, and started again."""
+    is_function: bool = False
+    """True if its function is a functional workflow, which is suspended and re-entered as a handler is."""
+
+    def enclosing(self) -> Iterator[RunningStep]:
+        """Iterate over this step and those around it."""
+        step: RunningStep | None = self
+        while step is not None:
+            yield step
+            step = step.outer
+
+    @property
+    def may_suspend(self) -> bool:
+        """Return whether nothing but functional workflows is around the code that runs here."""
+        return all(each.is_function for each in self.enclosing())
+
+    def spent_of(self, resource: str) -> float:
+        """Return what it and the steps around it have spent of a resource."""
+        context = 0 if self.outer is None else self.outer.spent_of(resource)
+        return context + self.spent.get(resource, 0)
+
+
+_running: ContextVar[RunningStep | None] = ContextVar("perdure_step", default=None)
+
+
+def step_key() -> str:
+    """Return the idempotency key of the running step: it stays over retries and resumes, and differs in a fork.
+
+    Hand it to a service that does a thing once for each key, such as a payment provider. Threads may call this, too.
+    Raises RuntimeError outside of a step.
+    """
+    running = _running.get()
+    if running is None:
+        raise RuntimeError("step_key() is for the function of a step; outside of one, use ctx.idempotency_key")
+    return running.key
+
+
+def is_inside_step() -> bool:
+    """Return whether the calling code runs in a step."""
+    return _running.get() is not None
+
+
+def running_step(owner: object) -> RunningStep | None:
+    """Return the step of `owner` that the calling code runs in, if any."""
+    running = _running.get()
+    return running if running is not None and running.owner is owner else None
+
+
+class StepTask:
+    """Run a step in a task of its own.
+
+    Whoever awaits or cancels it waits for its end, so that no part of a step goes on unnoticed.
+    """
+
+    def __init__(self, owner: ActivationRecorder) -> None:
+        self._owner = owner
+        self._task: asyncio.Task[Any] | None = None
+        self._is_in_thread = False
+        self.is_interrupted = False
+        """True if it was cancelled. A function in a thread can't be: its result is awaited and recorded."""
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
+        """Start the task. Return a coroutine that waits for its end."""
+        self._task = asyncio.ensure_future(work)
+        return finished(self._task, interrupt=self.interrupt)
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the task has ended."""
+        return self._task is None or self._task.done()
+
+    def interrupt(self) -> None:
+        """Cancel the task, unless its function runs in a thread."""
+        self.is_interrupted = True
+        if self._task is not None and not self._is_in_thread:
+            self._task.cancel()
+
+    async def wait(self) -> None:
+        """Wait for the end of the task."""
+        if self._task is not None:
+            await asyncio.wait((self._task,))
+
+    async def call(self, fn: Callable[..., Any], args: tuple[Any, ...], running: RunningStep) -> Any:
+        """Call the function of the step. One that is not async runs in a thread."""
+        task = running.task = asyncio.current_task()
+        assert task is not None, "a step runs in a task"
+        token = _running.set(running)
+        try:
+            with no_exit():
+                result = fn(*args) if is_async(fn) else await self._call_in_thread(fn, args)
+                return await result if inspect.isawaitable(result) else result
+        except asyncio.CancelledError as error:
+            # When the handler is suspended, the tasks that wait are cancelled: code that awaits them sees it, too.
+            if task.cancelling() or self._owner.waits_for is not None:
+                raise
+            raise RuntimeError("something that the function of the step awaited was cancelled") from error
+        finally:
+            _running.reset(token)
+
+    async def _call_in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        self._is_in_thread = True
+        try:
+            result = await asyncio.to_thread(_call_plain, fn, args)
+        finally:
+            self._is_in_thread = False
+        if self.is_interrupted and inspect.isawaitable(result):
+            # The function was async after all: its work is still to come, and can be cancelled.
+            self.interrupt()
+        return result
+
+
+def _call_plain(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    try:
+        return fn(*args)
+    except StopIteration as error:
+        # A future can't hold a StopIteration: the waiting task would wait for ever.
+        raise RuntimeError("the function of the step raised StopIteration") from error
+
+
+def result_types(fn: Callable[..., Any]) -> tuple[object, ...]:
+    """Return the annotated result type of a step's function, if it can be read."""
+    try:
+        hints = get_type_hints(without_partial(fn))
+    except (NameError, TypeError):
+        return ()
+    return (hints["return"],) if "return" in hints else ()
+
+
+def without_partial(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function inside of partials."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return fn
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Return whether a function can be seen to return a coroutine."""
+    fn = without_partial(fn)
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
+
+
+_BACKOFF_IN_PLACE_SECONDS_MAX = 5.0
+_NONE = AttemptsRecord(0)
+
+
+def is_final(error: BaseException) -> bool:
+    """Return whether an error belongs to the run itself, so that another attempt can't help."""
+    return isinstance(error, (RunError, WorkflowCheckpointException, BudgetExceededError))
+
+
+class Retries:
+    """Count the failed attempts at one thing. In a checkpointed run the count goes on after a restart."""
+
+    def __init__(self, context: ActivationContext, key: str, retry: Retry | None) -> None:
+        self._context = context
+        self._key = key
+        self._retry = retry
+        found = context.journal.find(key) if retry is not None else None
+        self._record = _NONE if found is None else AttemptsRecord.of(found)
+
+    @property
+    def count(self) -> int:
+        """Return how many attempts have failed."""
+        return self._record.count
+
+    @property
+    def due(self) -> Moment | None:
+        """Return when the next attempt may start."""
+        return self._record.due
+
+    async def fail(self, error: Exception) -> str | None:
+        """Count a failed attempt. Return a text about the next one; None if there is none, and reset the count."""
+        count, retry = self.count + 1, self._retry
+        if retry is None or count >= retry.attempts or is_final(error) or not retry.covers(error):
+            if self.count:
+                await self._save(AttemptsRecord(0))
+            self._record = AttemptsRecord(count)
+            return None
+        wait = retry.wait_after(count)
+        due = moment_of(self._context.clock, wait, "a backoff")
+        await self._save(AttemptsRecord(count, due, f"{type(error).__name__}: {error}"))
+        return f"attempt {count} of {retry.attempts} failed: {self._record.error}; the next starts in {wait:g} seconds"
+
+    async def _save(self, record: AttemptsRecord) -> None:
+        self._record = record
+        await self._context.put(self._key, record.encoded())
+
+    async def wait_until_due(self, *, may_suspend: bool) -> bool:
+        """Wait until the next attempt may start. Return False at once if that is long and the handler may suspend."""
+        seconds = 0.0 if self.due is None else seconds_until(self._context.clock, self.due)
+        if seconds > _BACKOFF_IN_PLACE_SECONDS_MAX and may_suspend and self._context.keeps_records:
+            return False
+        if seconds:
+            await self._context.clock.sleep(seconds)
+        return True

@@ -311,7 +311,7 @@ class FunctionalWorkflow(Workflow):
         self, call: Call, *, include_status_events: bool = False
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
         """Return the events of a call. Answers that the run has had already are ignored."""
-        if call.has_message:
+        if call.message is not ABSENT:
             self._require_taken(call.message)
         if not self._is_busy:
             self._active = None

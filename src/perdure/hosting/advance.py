@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.clock import now
-from perdure.engine import LOCAL_LEASES, Call, failure_of, is_of_another_program, status_of
+from perdure.engine import Call, failure_of, is_of_another_program, lock_run, status_of
 from perdure.errors import (
     CheckpointWriteError,
     IncompatibleGraphError,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 async def quarantine(store: HostStore, clock: Clock, record: RunRecord, token: int | None = None) -> Lease | None:
     """Quarantine a run that killed too many processes. Return its lease if it has made progress since."""
     run_id, last = record.run_id, record.owner
-    async with LOCAL_LEASES.hold(store.place, run_id):
+    async with lock_run(store.place, run_id):
         lease = await store.acquire(run_id, token=token)
         if lease.attempts <= record.attempts:
             return lease
@@ -74,7 +74,7 @@ async def fail(store: HostStore, clock: Clock, run_id: str, error: Exception, *,
     is_ours = record.owner is not None and record.owner.id == this_process().id
     if halt is None or (has_opened and not is_ours):
         return False
-    async with LOCAL_LEASES.hold(store.place, run_id):
+    async with lock_run(store.place, run_id):
         lease = await store.acquire(run_id)
         await store.release(lease, halt=halt)
     return True
@@ -84,7 +84,7 @@ async def end_halt(store: HostStore, run_id: str) -> None:
     """Let a failed or quarantined run continue. Raises RunNotFoundError, RunExportedError."""
     # A process that holds the lease has ended the halt already.
     with suppress(RunBusyError):
-        async with LOCAL_LEASES.hold(store.place, run_id):
+        async with lock_run(store.place, run_id):
             lease = await store.acquire(run_id)
             await store.release(lease)
 

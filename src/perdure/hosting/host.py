@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self, get_args, overload
 
 from perdure.clock import moment_of, now
-from perdure.engine import LOCAL_LEASES, Call, fork, input_digest, run_kwargs
+from perdure.engine import Call, fork, input_digest, lock_run, resolve_kwargs, storable_kwargs
 from perdure.errors import (
     LeaseLostError,
     RunBusyError,
@@ -98,8 +98,8 @@ class RunStarter:
         return True
 
     def _require_storable(self, workflow: Workflow, call: Call) -> None:
-        given = run_kwargs.resolved(call.kwargs, workflow.graph.executors)
-        _, withheld = run_kwargs.storable(given, workflow.blueprint.bound(self._storage).values)
+        given = resolve_kwargs(call.kwargs, workflow.graph.executors)
+        _, withheld = storable_kwargs(given, workflow.blueprint.bound(self._storage).values)
         if withheld:
             raise ValueError(
                 f"a host can't start run {call.run_id!r} with {', '.join(withheld)}: they are secret or can't be "
@@ -385,7 +385,7 @@ class Host:
 
         A run that this host advances is stopped first. Raises RunBusyError if another process advances it.
         """
-        async with self._advancer.stopped(run_id), LOCAL_LEASES.hold(self._store.place, run_id):
+        async with self._advancer.stopped(run_id), lock_run(self._store.place, run_id):
             is_removed = await self._store.remove(run_id)
         if is_removed:
             await self._store.collect()

@@ -1,16 +1,5 @@
 """Plan and fold a superstep: pure functions on frozen values, with no I/O and no clock."""
 
-from perdure.kernel.effects import (
-    Activation,
-    ActivationResult,
-    Conflict,
-    Effects,
-    PendingEvent,
-    RoutedMessage,
-    Suspension,
-    UnroutedMessage,
-    Write,
-)
 from perdure.kernel.moves import answer, begin_turn, cancel, expire, receive, reopen, revoke_cancel, wake
 from perdure.kernel.snapshot import (
     CHUNK_LENGTH,
@@ -27,7 +16,23 @@ from perdure.kernel.snapshot import (
     Suspended,
     Trail,
 )
-from perdure.kernel.superstep import FanIn, activation_id_of, conflicts, fold, plan, scope_of
+from perdure.kernel.superstep import (
+    Activation,
+    ActivationResult,
+    Conflict,
+    Effects,
+    FanIn,
+    PendingEvent,
+    RoutedMessage,
+    Suspension,
+    UnroutedMessage,
+    Write,
+    activation_id_of,
+    conflicts,
+    fold,
+    plan,
+    scope_of,
+)
 
 __all__ = [
     "CHUNK_LENGTH",

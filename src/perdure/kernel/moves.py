@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perdure.graph import INTERNAL_SOURCE_ID
-from perdure.kernel.effects import RoutedMessage
 from perdure.kernel.snapshot import Answered, Delivery, Trail
-from perdure.kernel.superstep import Sending, deliver
+from perdure.kernel.superstep import RoutedMessage, Sending, deliver
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence

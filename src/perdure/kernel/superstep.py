@@ -1,22 +1,134 @@
-"""Plan and fold a superstep: pure functions on frozen values.
+"""Plan and fold a superstep: pure functions on frozen values, from activations and their effects to the next snapshot.
 
 Effects are folded in plan order, never in completion order, so the next snapshot does not depend on timing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from perdure.kernel.effects import Activation, Conflict
 from perdure.kernel.snapshot import Delayed, Delivery, Snapshot, Suspended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from perdure.kernel.effects import Effects, RoutedMessage, Write
-    from perdure.kernel.snapshot import Limits, Request, StateKey, Value
+    from perdure.kernel.snapshot import Limits, Moment, Output, Request, StateKey, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """One handler call in one superstep. `ordinal` counts the calls of its executor."""
+
+    executor_id: str
+    ordinal: int
+    delivery: Delivery
+
+    @property
+    def key(self) -> str:
+        """Return a name that is unique in the superstep and stable across attempts."""
+        return f"{self.executor_id}#{self.ordinal}"
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedMessage:
+    """A sent message with its destinations: executors, fan-in groups; now, or when it is due."""
+
+    data: Value
+    asked_for: str | None
+    targets: tuple[str, ...]
+    fan_ins: tuple[str, ...]
+    due: Moment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingEvent:
+    """An event that the commit will number."""
+
+    type: str
+    data: Value | None = None
+    executor_id: str | None = None
+    path: tuple[str, ...] = ()
+    request_id: str | None = None
+    iteration: int | None = None
+    details: Value | None = None
+    lost: str | None = None
+    """Why the data is missing, if it could not be encoded."""
+    inner: PendingEvent | None = None
+    """For a `sub_workflow` event: the event of the sub-workflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspension:
+    """The wait of a suspended activation: until a moment or for a request, with its records so far by key.
+
+    `given_up` lists requests of an earlier attempt that it no longer waits for.
+    """
+
+    wake_at: Moment | None
+    awaits: str | None
+    carried: Mapping[str, Value]
+    given_up: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A new value for a state key; `erase` removes the key."""
+
+    key: StateKey
+    value: Value
+    erase: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Everything one activation produced. `executor_state` and `child` are None if there is none or it is unchanged.
+
+    A suspended activation has only `suspension`, `events` and the requests that it waits for. Its handler repeats
+    everything else when it is re-entered.
+    """
+
+    activation: Activation
+    sends: tuple[RoutedMessage, ...] = ()
+    writes: tuple[Write, ...] = ()
+    requests: tuple[Request, ...] = ()
+    outputs: tuple[Output, ...] = ()
+    executor_state: Value = None
+    child: Snapshot | None = None
+    events: tuple[PendingEvent, ...] = ()
+    spent: Mapping[str, float] = field(default_factory=dict[str, float])
+    suspension: Suspension | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnroutedMessage:
+    """A sent message before routing. Routing looks at `message`; `data` is its encoded form."""
+
+    data: Value
+    asked_for: str | None
+    message: object
+    due: Moment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationResult:
+    """An ended activation before its messages are routed. This is what a journal records.
+
+    `updates` holds the updates of keys with a reducer, which are merged when the superstep ends; None removes the key.
+    """
+
+    effects: Effects
+    unrouted: tuple[UnroutedMessage, ...]
+    updates: Mapping[StateKey, tuple[Value | None, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A state key that several executors wrote in one superstep."""
+
+    key: StateKey
+    executor_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,48 +198,31 @@ def fold(
                 delayed.append(
                     Delayed(sent.due, source_id, send, sent.data, sent.asked_for, sent.targets, sent.fan_ins)
                 )
-    deliveries, fan_in = deliver(snapshot.fan_in, sendings, fan_ins)
-    # Most activations only send messages.
-    more = [effect for effect in effects if not effect.only_sends]
-    state, executors, children = snapshot.state, snapshot.executors, snapshot.children
-    outputs, suspended = snapshot.outputs, snapshot.suspended
-    has_requests, has_spent = bool(snapshot.requests), bool(snapshot.limits.budget)
-    has_carried = bool(snapshot.carried)
-    if more:
-        writes = [write for effect in more for write in effect.writes]
-        state = _apply_writes(state, writes, merged or {}) if writes else state
-        states = {e.activation.executor_id: e.executor_state for e in more if e.executor_state is not None}
-        executors = {**executors, **states} if states else executors
-        outputs = outputs.extended([output for e in more for output in e.outputs])
-        advanced = {e.activation.executor_id: e.child for e in more if e.child is not None}
-        children = {**children, **advanced} if advanced else children
-        waiting = [effect for effect in more if effect.suspension is not None]
-        suspended = (*suspended, *_suspended(snapshot, waiting)) if waiting else suspended
-        has_requests = has_requests or any(effect.requests for effect in more)
-        has_spent = has_spent or any(effect.spent for effect in more)
-        has_carried = has_carried or bool(waiting)
-    # Every field by name: dataclasses.replace is several times slower, and this runs in every superstep.
-    return Snapshot(
-        turn=snapshot.turn,
+    deliveries, fan_in = (), snapshot.fan_in
+    if sendings or fan_in:
+        deliveries, fan_in = deliver(fan_in, sendings, fan_ins)
+    writes = [write for effect in effects for write in effect.writes]
+    states = {e.activation.executor_id: e.executor_state for e in effects if e.executor_state is not None}
+    advanced = {e.activation.executor_id: e.child for e in effects if e.child is not None}
+    waiting = [effect for effect in effects if effect.suspension is not None]
+    has_requests = bool(snapshot.requests) or any(effect.requests for effect in effects)
+    has_spent = bool(snapshot.limits.budget) or any(effect.spent for effect in effects)
+    # What has not changed stays the same object: the writer of the checkpoint then knows it without comparing.
+    return replace(
+        snapshot,
         iteration=snapshot.iteration + 1,
         since_input=snapshot.since_input + 1,
         deliveries=deliveries,
         fan_in=fan_in,
-        state=state,
-        executors=executors,
+        state=_apply_writes(snapshot.state, writes, merged or {}) if writes else snapshot.state,
+        executors={**snapshot.executors, **states} if states else snapshot.executors,
         requests=_open_requests(snapshot, effects) if has_requests else snapshot.requests,
-        answered=snapshot.answered,
-        outputs=outputs,
-        children=children,
-        kwargs=snapshot.kwargs,
-        withheld_kwargs=snapshot.withheld_kwargs,
-        received=snapshot.received,
-        suspended=suspended,
+        outputs=snapshot.outputs.extended([output for effect in effects for output in effect.outputs]),
+        children={**snapshot.children, **advanced} if advanced else snapshot.children,
+        suspended=(*snapshot.suspended, *_suspended(snapshot, waiting)) if waiting else snapshot.suspended,
         delayed=(*snapshot.delayed, *delayed) if delayed else snapshot.delayed,
-        carried=_carried(snapshot, effects) if has_carried else snapshot.carried,
-        cancelled=snapshot.cancelled,
+        carried=_carried(snapshot, effects) if snapshot.carried or waiting else snapshot.carried,
         limits=_add_spending(snapshot, effects) if has_spent else snapshot.limits,
-        scope=snapshot.scope,
     )
 
 

@@ -19,8 +19,8 @@ from perdure.engine import (
     accepted,
     accepts,
     fan_ins_of,
+    kwargs_for_child,
     load,
-    run_kwargs,
 )
 from perdure.errors import AlreadyAnsweredError, UnknownRequestError
 from perdure.events import WorkflowEvent
@@ -194,7 +194,7 @@ class WorkflowExecutor(Executor):
             prefix=f"{activation.activation_id}/",
             scope_id=f"{context.root_id}/{self.id}",
             name=self._name,
-            run_kwargs=run_kwargs.for_child(context.run_kwargs, self.workflow.executors),
+            run_kwargs=kwargs_for_child(context.run_kwargs, self.workflow.executors),
             streaming=context.streaming,
             emit=activation.pass_on,
             changes=self._changes,

@@ -307,7 +307,7 @@ class Workflow:
                 f"workflow {self.name!r} is already running: read its stream to the end, drop it, or use another "
                 "instance; each concurrent run needs its own"
             )
-        session = Session(self.blueprint, call, run=self.loaded_run, changes=self._changes)
+        session = Session(self.blueprint, call, self.loaded_run, self._changes)
         stream: ResponseStream[WorkflowEvent[Any], WorkflowRunResult] = ResponseStream.of_batches(
             self._events(call, session),
             finalizer=partial(WorkflowRunResult.of, include_status_events=include_status_events),
@@ -315,7 +315,7 @@ class Workflow:
             # A host that advances runs doesn't need the list of all their events.
             keeps_updates=not call.is_hosted,
         )
-        session.lease.bind(stream)
+        session.lock.stream = weakref.ref(stream)
         self._session, self._active = session, weakref.ref(stream)
         return stream
 
@@ -327,7 +327,7 @@ class Workflow:
         before, has_begun, has_requests = self._status, False, False
         run = self.loaded_run
         try:
-            if call.has_message and not call.names_a_run and run is not None and await is_unfinished(run):
+            if call.message is not ABSENT and not call.names_a_run and run is not None and await is_unfinished(run):
                 raise RunUnfinishedError(run.run_id, checkpoint_id=run.head_id)  # noqa: TRY301 - handled as other refusals
             yield [WorkflowEvent("started", origin=FRAMEWORK)]
             yield [self._set_status(session, WorkflowRunState.IN_PROGRESS)]

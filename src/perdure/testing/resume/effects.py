@@ -46,9 +46,7 @@ class _Effect:
         journal, activation_id = self.activation.context.journal, self.activation.activation_id
         if _is_same_record(journal.find(activation_id), record):
             return "an activation"
-        is_open = (
-            self.activation.suspender.waits_for is not None or journal.find(f"{activation_id}/{_ATTEMPTS}") is not None
-        )
+        is_open = self.activation.waits_for is not None or journal.find(f"{activation_id}/{_ATTEMPTS}") is not None
         return "a child's superstep" if not is_open and _is_same_record(journal.find(_CHILD), record) else None
 
 

@@ -11,7 +11,6 @@ from urllib.parse import quote
 from perdure.checkpoint import request_event
 from perdure.clock import now, seconds_until
 from perdure.engine import (
-    LOCAL_LEASES,
     ActivationRecorder,
     ChangeDetector,
     Closing,
@@ -19,10 +18,8 @@ from perdure.engine import (
     fan_ins_of,
     load,
     output_events,
-    restore_state,
-    run_kwargs,
-    states_of,
-    with_states,
+    resolve_kwargs,
+    with_initial_states,
 )
 from perdure.errors import AgentException
 from perdure.kernel import Limits, Snapshot, answer, begin_turn, wake
@@ -95,7 +92,7 @@ class NestedRun:
             prefix=self._prefix,
             scope_id=self._scope_id,
             name=self._name,
-            run_kwargs=run_kwargs.resolved(kwargs, self._workflow.executors),
+            run_kwargs=resolve_kwargs(kwargs, self._workflow.executors),
             streaming=streaming,
             emit=_ignore,
             changes=ChangeDetector(),
@@ -199,14 +196,7 @@ class HandlerRun(NestedRun):
         context, graph = self.parent.context, self._workflow.graph
         if not context.is_checkpointed:
             return Snapshot()
-        for executor in self._workflow.blueprint.executors():
-            pristine = LOCAL_LEASES.initial_state(executor)
-            if pristine is not None:
-                await restore_state(executor, pristine())
-        begun = await with_states(graph, Snapshot(), context.values)
-        for executor, state in states_of(graph, begun):
-            LOCAL_LEASES.set_initial_state(executor, lambda state=state: context.values.give(state))
-        return begun
+        return await with_initial_states(graph, self._workflow.blueprint.executors(), Snapshot(), context.values)
 
     def store(self, snapshot: Snapshot) -> None:
         """Store the run's position in the session."""
