@@ -14,7 +14,7 @@ from perdure.storage import SqliteStore
 from perdure.storage.notifications import Listener, Poller
 from perdure.storage.sqlite.store import sqlite_backend
 from perdure.testing.stores import ManualClock, RunDriver, command
-from perdure.testing.stores.event_log import watcher
+from perdure.testing.stores.base import watcher
 
 if TYPE_CHECKING:
     from collections.abc import Generator

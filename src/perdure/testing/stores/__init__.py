@@ -10,9 +10,11 @@
 from __future__ import annotations
 
 from perdure.testing.clock import ManualClock
-from perdure.testing.stores.agenda import AgendaConformance, HaltConformance, StandingConformance
+from perdure.testing.stores.agenda import AgendaConformance, WatchConformance
 from perdure.testing.stores.base import (
-    LifeConformance,
+    LEAVING_IDS,
+    ODD_IDS,
+    REFUSED_IDS,
     RunDriver,
     command,
     events,
@@ -25,25 +27,25 @@ from perdure.testing.stores.base import (
 from perdure.testing.stores.commits import (
     CommitConformance,
     ForkConformance,
+    LifeConformance,
+    ListingConformance,
     OpeningConformance,
     PieceConformance,
     PieceTransferConformance,
     ReadingConformance,
 )
-from perdure.testing.stores.event_log import EventConformance, WatchConformance
-from perdure.testing.stores.inbox import InboxConformance
-from perdure.testing.stores.journal import JournalConformance
-from perdure.testing.stores.leases import CancelConformance, ClosingConformance, LeaseConformance, TokenConformance
-from perdure.testing.stores.retention import ForgettingConformance, RemovalConformance, RetentionConformance
-from perdure.testing.stores.tenants import (
-    LEAVING_IDS,
-    ODD_IDS,
-    REFUSED_IDS,
-    HostTenantConformance,
-    IdConformance,
-    TenantConformance,
+from perdure.testing.stores.leases import (
+    AttemptConformance,
+    CancelConformance,
+    ClosingConformance,
+    HaltConformance,
+    LeaseConformance,
+    TokenConformance,
 )
-from perdure.testing.stores.transfer import ReopeningConformance, TransferConformance
+from perdure.testing.stores.records import EventConformance, InboxConformance, JournalConformance, LifetimeConformance
+from perdure.testing.stores.retention import ForgettingConformance, RemovalConformance, RetentionConformance
+from perdure.testing.stores.tenants import HostTenantConformance, IdConformance, TenantConformance
+from perdure.testing.stores.transfer import ArchiveConformance, ReopeningConformance, TransferConformance
 
 __all__ = [
     "LEAVING_IDS",
@@ -66,29 +68,32 @@ __all__ = [
 
 
 class StoreConformance(
+    LifeConformance,
+    IdConformance,
     LeaseConformance,
     TokenConformance,
+    AttemptConformance,
+    CancelConformance,
     HaltConformance,
     CommitConformance,
     PieceConformance,
-    IdConformance,
     ForkConformance,
+    ListingConformance,
+    ReadingConformance,
+    OpeningConformance,
+    LifetimeConformance,
     JournalConformance,
     InboxConformance,
     EventConformance,
-    StandingConformance,
     WatchConformance,
-    ReadingConformance,
-    OpeningConformance,
     ForgettingConformance,
     RetentionConformance,
-    LifeConformance,
-    CancelConformance,
 ):
     """Subclass it and define `open_store`; pytest runs all tests."""
 
 
 class _WholeRunConformance(
+    ArchiveConformance,
     TransferConformance,
     PieceTransferConformance,
     ClosingConformance,

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from dataclasses import dataclass, replace
+import inspect
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, ParamSpec, TypedDict
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict
 
 import pytest
 from typing_extensions import override
 
 from perdure.errors import LeaseLostError, StaleHeadError
 from perdure.records import Blob, Command, Commit, Halt, JournalRecord, Manifest, Mark, NewEvents, NewRun, Retention
+from perdure.storage import MemoryStore
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
     from pathlib import Path
     from typing import Unpack
 
@@ -36,15 +39,27 @@ P = ParamSpec("P")
 UNWOKEN_SECONDS = 30.0
 """Time after which a test gives up waiting for a wake-up."""
 
-LATE_COMMITS_MAX = 200
-"""Number of commits within which a background collection must happen."""
-
 REFUSED = (LeaseLostError, StaleHeadError)
 """Errors for a writer whose run was replaced or removed."""
 
 
+def keeps(**kept: Any) -> pytest.MarkDecorator:
+    """Let the `store` of a test have a `Retention` of these."""
+    return pytest.mark.parametrize("retention", [Retention(**kept)], ids=["-".join(kept)])
+
+
 class StoreSuite:
-    """Base class of tests that each get their own store."""
+    """Base class of tests that each get their own store.
+
+    An async test runs in its own event loop, so that no pytest plugin is needed. A fixture may return a coroutine: the
+    test gets its result. Stores are closed after the test.
+    """
+
+    def __init_subclass__(cls) -> None:
+        if cls.__module__.startswith("perdure."):
+            for name, test in list(vars(cls).items()):
+                if name.startswith("test_") and inspect.iscoroutinefunction(test):
+                    setattr(cls, name, _in_a_loop(test))
 
     def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> Store:
         """Return a new, empty store. It may use `directory`."""
@@ -56,9 +71,24 @@ class StoreSuite:
         return ManualClock()
 
     @pytest.fixture
-    def store(self, tmp_path: Path, clock: ManualClock) -> Store:
-        """A store that keeps everything."""
-        return self.open_store(tmp_path, retention=Retention(), clock=clock)
+    def retention(self) -> Retention:
+        """The store's retention. `keeps` sets another one."""
+        return Retention()
+
+    @pytest.fixture
+    def store(self, tmp_path: Path, clock: ManualClock, retention: Retention) -> Store:
+        """An empty store."""
+        return self.open_store(tmp_path, retention=retention, clock=clock)
+
+    @pytest.fixture
+    def run(self, store: Store, clock: ManualClock) -> Coroutine[object, object, RunDriver]:
+        """A run with one checkpoint, r@0, whose lease the driver holds."""
+        return RunDriver.start(store, clock, "r", commits=1)
+
+    @pytest.fixture
+    def sample(self, store: Store, clock: ManualClock) -> Coroutine[object, object, RunDriver]:
+        """A run with all kinds of data, as `make_sample_run` makes it."""
+        return make_sample_run(store, clock)
 
 
 class TenantStoreSuite(StoreSuite):
@@ -69,9 +99,14 @@ class TenantStoreSuite(StoreSuite):
         raise NotImplementedError(f"{type(self).__name__} must define open_store")
 
     @pytest.fixture
-    @override
-    def store(self, tmp_path: Path, clock: ManualClock) -> TenantStore:
-        return self.open_store(tmp_path, retention=Retention(), clock=clock)
+    def elsewhere(self, clock: ManualClock) -> MemoryStore:
+        """Another store."""
+        return MemoryStore(clock=clock)
+
+    @pytest.fixture
+    def archive(self, clock: ManualClock) -> Coroutine[object, object, Archive]:
+        """The archive of a run from another store."""
+        return archive_from_elsewhere(clock)
 
 
 class HostStoreSuite(TenantStoreSuite):
@@ -81,20 +116,25 @@ class HostStoreSuite(TenantStoreSuite):
     def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> HostStore:
         raise NotImplementedError(f"{type(self).__name__} must define open_store")
 
-    @pytest.fixture
-    @override
-    def store(self, tmp_path: Path, clock: ManualClock) -> HostStore:
-        return self.open_store(tmp_path, retention=Retention(), clock=clock)
 
-
-def in_a_loop(test: Callable[P, Coroutine[object, object, None]]) -> Callable[P, None]:
-    """Make an async test synchronous with its own event loop, so that no pytest plugin is needed."""
-
+def _in_a_loop(test: Callable[P, Coroutine[object, object, None]]) -> Callable[P, None]:
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(test(*args, **kwargs))
+        asyncio.run(_run(test, *args, **kwargs))
 
     return run
+
+
+async def _run(test: Callable[P, Coroutine[object, object, None]], *args: P.args, **kwargs: P.kwargs) -> None:
+    async with AsyncExitStack() as stack:
+        for name, value in kwargs.items():
+            if inspect.iscoroutine(value):
+                kwargs[name] = await value
+        for name in ("store", "run", "sample"):
+            if name in kwargs:
+                found: Any = kwargs[name]
+                stack.push_async_callback((found if name == "store" else found.store).close)
+        await test(*args, **kwargs)
 
 
 async def latest_id(store: Store, workflow_name: str) -> str:
@@ -111,20 +151,29 @@ async def read_contents(store: Store, checkpoint_id: str) -> Mapping[str, bytes]
     return {path: blobs[blob] for path, blob in manifest.toc.items()}
 
 
-async def wait_for_collection(run: RunDriver, blobs: Sequence[Blob], **values: Blob) -> bool:
-    """Commit these values until a third of the unused blobs is collected. Return True if that happened.
-
-    Closes the store.
-    """
-    hashes, fewer = [blob.hash for blob in blobs], 2 * len(blobs) // 3
-    for _ in range(LATE_COMMITS_MAX):
-        if len(await run.store.blobs(hashes)) < fewer:
-            break
-        await run.commit(values)
-    # Closing the store waits for a background collection.
-    await run.store.close()
-    return len(await run.store.blobs(hashes)) < fewer
-
+ODD_IDS = (
+    "plain",
+    "with space",
+    "a/b",
+    "a%2Fb",
+    "a:b*c?d",
+    "UPPER",
+    "upper",
+    ".hidden",
+    "x.json",
+    "naïve",
+    "日本語",
+    "👩‍👩‍👧",
+    "~tilde",
+    "%7Etilde",
+    "-",
+    "n" * 200,
+    "n" * 199 + "m",
+    "日" * 200,
+    "日" * 199 + "月",
+)
+LEAVING_IDS = ("..", "../x", "/etc/passwd", "a/../../x", "..\\x", "a/b/../../../c")
+REFUSED_IDS = ("", "new\nline", "nul\0", "n" * 300, "\x1b[31m", *LEAVING_IDS)
 
 NOWHERE = Mark(head="nowhere", events=-1, commands=-1)
 """A mark of no run."""
@@ -141,28 +190,36 @@ class Further(TypedDict, total=False):
     events: NewEvents | None
 
 
+@dataclass(eq=False)
 class RunDriver:
     """Advances one run in a store like an engine, and knows its expected position."""
 
-    def __init__(self, store: Store, clock: Clock, run_id: str, workflow_name: str) -> None:
-        self.store = store
-        self.clock = clock
-        self.run_id = run_id
-        self.workflow_name = workflow_name
-        self.lease: Lease | None = None
-        self.head: str | None = None
-        self.position = -1
-        self.waiting = 0
-        """Number of the newest waiting command, as the last commit returned it."""
+    store: Store
+    clock: Clock
+    run_id: str
+    workflow_name: str
+    lease: Lease = field(init=False)
+    head: str | None = None
+    position: int = -1
+    waiting: int = 0
+    """Number of the newest waiting command, as the last commit returned it."""
 
     @classmethod
     async def start(
-        cls, store: Store, clock: Clock, run_id: str, *, workflow_name: str = "flow", parent: str | None = None
+        cls,
+        store: Store,
+        clock: Clock,
+        run_id: str,
+        *,
+        workflow_name: str = "flow",
+        parent: str | None = None,
+        commits: int = 0,
     ) -> RunDriver:
-        """Take the lease of a new run, or of a fork if there is a `parent`."""
-        driver = cls(store, clock, run_id, workflow_name)
-        driver.head = parent
+        """Take the lease of a new run, or of a fork if there is a `parent`, and commit empty checkpoints."""
+        driver = cls(store, clock, run_id, workflow_name, head=parent)
         driver.lease = await store.acquire(run_id, create=new_run(run_id, workflow_name, parent=parent))
+        for _ in range(commits):
+            await driver.commit()
         return driver
 
     def next_commit(
@@ -185,7 +242,6 @@ class RunDriver:
 
     async def write(self, commit: Commit, *further: Blob) -> str:
         """Write the commit, with further blobs that its own refer to."""
-        assert self.lease is not None
         self.waiting = await self.store.commit(self.lease, replace(commit, blobs=(*commit.blobs, *further)))
         self.head = commit.manifest.checkpoint_id
         self.position = commit.manifest.position
@@ -203,14 +259,12 @@ class RunDriver:
 
     async def rewind(self, to: str, *, nonce: str = "another") -> None:
         """Move the head back."""
-        assert self.lease is not None
         assert self.head is not None
         await self.store.rewind(self.lease, expected_head=self.head, to=to, nonce=nonce)
         self.head = to
 
     async def note(self, *records: JournalRecord, durable: bool = True) -> None:
         """Record finished work of the current superstep."""
-        assert self.lease is not None
         await self.store.record(self.lease, head=self.head, records=records, durable=durable)
 
     async def noted(self) -> Sequence[str]:
@@ -239,7 +293,6 @@ class RunDriver:
 
     def at(self, head: str, events: int = 0, commands: int = 0) -> Mark:
         """Return the mark that the run should have at this head, while this driver holds its lease."""
-        assert self.lease is not None
         return Mark(head, events, commands, self.lease.owner.id)
 
     async def reacquire(self, *, token: int | None = None) -> Lease:
@@ -249,7 +302,6 @@ class RunDriver:
 
     async def release(self, *, halt: Halt | None = None) -> None:
         """Release the run."""
-        assert self.lease is not None
         await self.store.release(self.lease, halt=halt)
 
     async def record(self) -> RunRecord:
@@ -383,32 +435,26 @@ def comparable(archive: Archive) -> Archive:
     )
 
 
-class LifeConformance(StoreSuite):
-    """A store depends on its location, not on an event loop or on being open."""
+async def archive_from_elsewhere(clock: ManualClock, run_id: str = "r", *, of: str = "another place") -> Archive:
+    """Return the archive of a run from another store."""
+    store = MemoryStore(clock=clock)
+    await make_sample_run(store, clock, run_id, of=of)
+    return await store.archive(run_id)
 
-    def test_a_store_outlives_the_event_loops_that_use_it(self, store: Store, clock: ManualClock) -> None:
-        run = asyncio.run(RunDriver.start(store, clock, "r"))
-        for position in range(3):
-            assert asyncio.run(run.commit()) == f"r@{position}"
-        asyncio.run(store.close())
 
-    @in_a_loop
-    async def test_a_closed_store_opens_again_when_it_is_used(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit()
-        await store.close()
-        assert list(await store.ids()) == ["r@0"]
-        await run.commit()
-        await store.close()
-        await store.close()
-        assert (await run.record()).head == "r@1"
-        await store.close()
+async def watcher(store: Store, run_id: str, *, seen: Mark, commands_only: bool = False) -> asyncio.Task[Mark]:
+    """Start a task that watches a run, and return it when it is waiting."""
+    task = asyncio.create_task(store.watch(run_id, seen=seen, commands_only=commands_only))
+    # The store answers in order, so the watcher is waiting after this call.
+    await asyncio.sleep(0)
+    await store.run(run_id)
+    assert not task.done()
+    return task
 
-    @in_a_loop
-    async def test_two_stores_are_two_places(self, tmp_path: Path, clock: ManualClock) -> None:
-        stores = [self.open_store(tmp_path / name, retention=Retention(), clock=clock) for name in ("one", "two")]
-        assert stores[0].place != stores[1].place
-        await (await RunDriver.start(stores[0], clock, "r")).commit()
-        assert list(await stores[1].ids()) == []
-        for store in stores:
-            await store.close()
+
+@asynccontextmanager
+async def watching(store: Store, run_id: str, *, seen: Mark) -> AsyncGenerator[asyncio.Task[Mark]]:
+    """Watch a run. The block must wake the watcher."""
+    task = await watcher(store, run_id, seen=seen)
+    yield task
+    await asyncio.wait_for(task, UNWOKEN_SECONDS)

@@ -1,56 +1,85 @@
-"""Commits: a checkpoint is written completely, on the expected head, or not at all."""
+"""Commits and what is read of them: checkpoints, blobs, runs. A commit is written completely, or not at all."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from perdure.errors import CheckpointNotFoundError, LeaseLostError, StaleHeadError, WorkflowCheckpointException
-from perdure.records import Blob, KeepLast, LatestOnly, Retention, SinceHead, WholeCheckpoint
-from perdure.storage import MemoryStore, reads_at_once
+from perdure.records import Blob, KeepFor, KeepLast, LatestOnly, Retention, WholeCheckpoint
+from perdure.storage import reads_at_once
 from perdure.testing.stores.base import (
+    LATE,
+    REFUSED_IDS,
+    SOON,
     RunDriver,
     StoreSuite,
     TenantStoreSuite,
     command,
+    events,
     finished,
-    in_a_loop,
+    halted,
+    keeps,
     latest_id,
     new_run,
     raw_blob,
     read_contents,
     text_blob,
 )
-from perdure.testing.stores.tenants import REFUSED_IDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from perdure.records import Commit, Manifest
-    from perdure.storage import Openings, Store, TenantStore
+    from perdure.records import Commit, HeadStatus, Manifest, RunStatus
+    from perdure.storage import MemoryStore, Openings, Store, TenantStore
     from perdure.testing.clock import ManualClock
+
+
+class LifeConformance(StoreSuite):
+    """A store depends on its location, not on an event loop or on being open."""
+
+    def test_store_outlives_the_event_loops_that_use_it(self, store: Store, clock: ManualClock) -> None:
+        run = asyncio.run(RunDriver.start(store, clock, "r"))
+        for position in range(3):
+            assert asyncio.run(run.commit()) == f"r@{position}"
+        asyncio.run(store.close())
+
+    async def test_closed_store_opens_again_when_it_is_used(self, store: Store, run: RunDriver) -> None:
+        await store.close()
+        assert list(await store.ids()) == ["r@0"]
+        await run.commit()
+        await store.close()
+        await store.close()
+        assert (await run.record()).head == "r@1"
+
+    async def test_two_stores_share_nothing(self, tmp_path: Path, clock: ManualClock) -> None:
+        stores = [self.open_store(tmp_path / name, retention=Retention(), clock=clock) for name in ("one", "two")]
+        assert stores[0].place != stores[1].place
+        await RunDriver.start(stores[0], clock, "r", commits=1)
+        assert list(await stores[1].ids()) == []
+        for store in stores:
+            await store.close()
 
 
 class CommitConformance(StoreSuite):
     """Committed data is read back unchanged; a refused commit leaves no trace."""
 
-    @in_a_loop
-    async def test_a_checkpoint_comes_back_as_it_was_written(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r", workflow_name="flöw")
-        await run.commit()
+    async def test_checkpoint_and_run_come_back_as_they_were_written(self, store: Store, clock: ManualClock) -> None:
+        run = await RunDriver.start(store, clock, "r", workflow_name="flöw", commits=1)
         commit = run.next_commit({"state/ключ": text_blob("v"), "empty": raw_blob(b"")})
         await run.write(commit)
-        manifest = await store.manifest("r@1")
+        manifest, record, began = await store.manifest("r@1"), await run.record(), new_run("r", "flöw")
         assert replace(manifest, toc=dict(manifest.toc)) == replace(commit.manifest, toc=dict(commit.manifest.toc))
         assert manifest.checksum() == commit.manifest.checksum()
+        for name in ("workflow_name", "created_at", "nonce", "input_digest"):
+            assert getattr(record, name) == getattr(began, name)
 
-    @in_a_loop
-    async def test_a_header_comes_back_byte_by_byte(self, store: Store, clock: ManualClock) -> None:
+    async def test_header_comes_back_byte_by_byte(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         headers = [
             b"{}",
@@ -69,114 +98,78 @@ class CommitConformance(StoreSuite):
             await run.write(replace(commit, manifest=replace(commit.manifest, header=header)))
         assert [manifest.header for manifest in await store.manifests(run_id="r")] == headers
 
-    @in_a_loop
-    async def test_a_commit_moves_the_head(self, store: Store, clock: ManualClock) -> None:
+    async def test_run_has_the_status_of_its_last_commit(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
-        for position in range(3):
-            await run.commit()
+        commits: list[tuple[HeadStatus, str | None, bool]] = [
+            ("running", None, False),
+            ("waiting", SOON, False),
+            ("sleeping", LATE, False),
+            ("idle", None, True),
+            ("cancelled", None, False),
+        ]
+        for position, (status, wake_at, settled) in enumerate(commits):
+            await run.commit(status=status, wake_at=wake_at, settled=settled)
             record = await run.record()
             assert (record.head, record.position) == (f"r@{position}", position)
+            assert (record.status, record.wake_at, record.settled) == (status, wake_at, settled)
+            await store.close()
+            assert await run.record() == record
 
-    @in_a_loop
-    async def test_a_run_is_settled_as_its_last_commit_says(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        for settled in (False, True, False):
-            await run.commit(settled=settled)
-            assert (await run.record()).settled is settled
-
-    @in_a_loop
-    async def test_a_run_is_recorded_as_it_began(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r", workflow_name="flöw")
-        await run.commit()
+    @pytest.mark.parametrize("reason", ["stale head", "lost lease", "released", "position", "checkpoint", "other run"])
+    async def test_refused_commit_writes_nothing(
+        self, store: Store, clock: ManualClock, run: RunDriver, reason: str
+    ) -> None:
+        await run.note(finished("a", "kept"))
+        await run.post(command("a", "kept"))
+        blob = raw_blob(b"lost" * 3000)
+        commit = run.next_commit({"a": blob}, consumed=("a",), events=events("lost", blobs=(text_blob("lost"),)))
+        writer = run
+        error: type[Exception] = LeaseLostError if reason in {"lost lease", "released"} else WorkflowCheckpointException
+        match reason:
+            case "stale head":
+                error, commit = StaleHeadError, replace(commit, expected_head="r@-1")
+            case "lost lease":
+                await store.acquire("r")
+            case "released":
+                await run.release()
+            case "position":
+                commit = replace(commit, manifest=replace(commit.manifest, position=0))
+            case "checkpoint":
+                commit = replace(commit, manifest=replace(commit.manifest, checkpoint_id="r@0"))
+            case _:
+                writer = await RunDriver.start(store, clock, "s")
+                commit = writer.next_commit({"a": blob}, checkpoint_id="r@0")
+        with pytest.raises(error) as caught:
+            await writer.write(commit)
+        if isinstance(caught.value, StaleHeadError):
+            assert (caught.value.expected, caught.value.head) == ("r@-1", "r@0")
         record = await run.record()
-        began = new_run("r", "flöw")
-        assert (record.workflow_name, record.created_at, record.nonce, record.input_digest) == (
-            began.workflow_name,
-            began.created_at,
-            began.nonce,
-            began.input_digest,
-        )
+        assert (record.head, record.events) == ("r@0", 0)
+        assert [*await store.ids(), *await run.noted(), *await run.inbox()] == ["r@0", "a=kept", "a=kept"]
+        assert (await run.events(), await store.run("s")) == ([], None)
+        await store.collect()
+        assert await store.blobs([blob.hash, text_blob("lost").hash]) == {}
 
-    @in_a_loop
-    async def test_a_stale_commit_writes_nothing(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit()
-        blob = text_blob("lost")
-        commit = replace(run.next_commit({"a": blob}), expected_head="r@-1")
-        with pytest.raises(StaleHeadError) as caught:
-            await run.write(commit)
-        assert (caught.value.expected, caught.value.head) == ("r@-1", "r@0")
-        await self._assert_untouched(run, blob)
+    async def test_positions_grow_and_may_have_gaps(self, store: Store, run: RunDriver) -> None:
+        for position in (5, 3, 7):
+            commit = run.next_commit(checkpoint_id=f"at {position}")
+            commit = replace(commit, manifest=replace(commit.manifest, position=position))
+            if position == 3:
+                with pytest.raises(WorkflowCheckpointException):
+                    await run.write(commit)
+            else:
+                await run.write(commit)
+                assert (await run.record()).position == position
+        assert [manifest.position for manifest in await store.manifests(run_id="r")] == [0, 5, 7]
 
-    @in_a_loop
-    async def test_a_commit_with_a_replaced_lease_writes_nothing(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit()
-        await store.acquire("r")
-        blob = text_blob("lost")
-        with pytest.raises(LeaseLostError):
-            await run.commit({"a": blob})
-        await self._assert_untouched(run, blob)
-
-    @in_a_loop
-    async def test_a_commit_after_the_release_writes_nothing(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit()
-        await run.release()
-        blob = text_blob("lost")
-        with pytest.raises(LeaseLostError):
-            await run.commit({"a": blob})
-        await self._assert_untouched(run, blob)
-
-    @in_a_loop
-    async def test_a_commit_whose_number_was_passed_writes_nothing(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit()
-        blob = text_blob("lost")
-        commit = run.next_commit({"a": blob})
-        with pytest.raises(WorkflowCheckpointException):
-            await run.write(replace(commit, manifest=replace(commit.manifest, position=0)))
-        await self._assert_untouched(run, blob)
-
-    @in_a_loop
-    async def test_numbers_may_be_left_out(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit()
-        commit = run.next_commit({})
-        await run.write(replace(commit, manifest=replace(commit.manifest, position=5)))
-        assert (await run.record()).position == 5
-        assert [manifest.position for manifest in await store.manifests(run_id="r")] == [0, 5]
-
-    @in_a_loop
-    async def test_a_checkpoint_is_never_replaced(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit()
-        other = await RunDriver.start(store, clock, "s")
-        blob = text_blob("lost")
-        with pytest.raises(WorkflowCheckpointException):
-            await other.commit({"a": blob}, checkpoint_id="r@0")
-        await self._assert_untouched(run, blob)
-        assert await store.run("s") is None
-
-    async def _assert_untouched(self, run: RunDriver, blob: Blob) -> None:
-        assert (await run.record()).head == "r@0"
-        assert await run.store.ids() == ["r@0"]
-        await run.store.collect()
-        assert await run.store.blobs([blob.hash]) == {}
-
-    @in_a_loop
-    async def test_of_two_commits_on_one_head_one_is_refused(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit()
-        assert run.lease is not None
+    async def test_of_two_commits_on_one_head_one_is_refused(self, store: Store, run: RunDriver) -> None:
         rivals = [run.next_commit(checkpoint_id=name) for name in ("left", "right")]
         outcomes = await asyncio.gather(*(store.commit(run.lease, rival) for rival in rivals), return_exceptions=True)
         assert sorted(type(outcome).__name__ for outcome in outcomes) == ["StaleHeadError", "int"]
         winner = rivals[outcomes.index(0)].manifest.checkpoint_id
         assert list(await store.ids()) == ["r@0", winner]
 
-    @in_a_loop
-    async def test_runs_that_commit_at_once_all_get_through(self, store: Store, clock: ManualClock) -> None:
+    async def test_concurrent_commits_of_many_runs_all_succeed(self, store: Store, clock: ManualClock) -> None:
         runs = [await RunDriver.start(store, clock, f"r{number}") for number in range(8)]
 
         async def advance(run: RunDriver) -> None:
@@ -189,11 +182,9 @@ class CommitConformance(StoreSuite):
             assert [manifest.position for manifest in await store.manifests(run_id=run.run_id)] == [0, 1, 2, 3]
         assert len(await store.ids()) == 32
 
-    @in_a_loop
-    async def test_a_refused_commit_spoils_no_other_beside_it(self, store: Store, clock: ManualClock) -> None:
+    async def test_refused_commit_does_not_affect_a_concurrent_one(self, store: Store, clock: ManualClock) -> None:
         good = await RunDriver.start(store, clock, "good")
         bad = await RunDriver.start(store, clock, "bad")
-        assert bad.lease is not None
         outcomes = await asyncio.gather(
             store.commit(bad.lease, replace(bad.next_commit(), expected_head="nowhere")),
             good.commit({"a": text_blob("kept")}),
@@ -206,48 +197,25 @@ class CommitConformance(StoreSuite):
 class ForkConformance(StoreSuite):
     """An older checkpoint becomes the head again, or the start of another run."""
 
-    @in_a_loop
-    async def test_rewinding_moves_the_head_and_keeps_what_came_after(self, store: Store, clock: ManualClock) -> None:
+    async def test_rewinding_moves_the_head_and_keeps_later_checkpoints(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         for step in range(4):
             await run.commit({"a": text_blob(f"v{step}")}, settled=step == 3)
         await run.rewind("r@1", nonce="renewed")
+        await run.release()
+        await run.reacquire()
         record = await run.record()
         assert (record.head, record.position, record.nonce, record.settled) == ("r@1", 3, "renewed", False)
-        later = await store.manifest("r@3")
-        assert await store.blobs(later.toc.values()) == {text_blob("v3").hash: b'"v3"'}
-
-    @in_a_loop
-    async def test_after_rewinding_the_numbers_go_on(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        for step in range(3):
-            await run.commit({"a": text_blob(f"v{step}")})
-        await run.rewind("r@0")
-        await run.commit({"a": text_blob("other")})
+        assert await read_contents(store, "r@3") == {"a": b'"v3"'}
+        await run.commit()
         record = await run.record()
-        assert (record.head, record.position) == ("r@3", 3)
-        assert (await store.manifest("r@3")).previous_id == "r@0"
-        assert list(await store.ids()) == ["r@0", "r@1", "r@2", "r@3"]
+        assert (record.head, record.position) == ("r@4", 4)
+        assert (await store.manifest("r@4")).previous_id == "r@1"
+        assert list(await store.ids()) == ["r@0", "r@1", "r@2", "r@3", "r@4"]
 
-    @in_a_loop
-    async def test_a_rewound_run_keeps_its_head_over_a_new_lease(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        for _ in range(3):
-            await run.commit()
-        await run.rewind("r@1")
-        await run.release()
-        run.lease = await store.acquire("r")
-        record = await run.record()
-        assert (record.head, record.position) == ("r@1", 2)
-
-    @in_a_loop
     async def test_rewinding_is_refused_without_lease_head_or_target(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit()
-        await run.commit()
-        other = await RunDriver.start(store, clock, "s")
-        await other.commit()
-        assert run.lease is not None
+        run = await RunDriver.start(store, clock, "r", commits=2)
+        await RunDriver.start(store, clock, "s", commits=1)
         with pytest.raises(StaleHeadError):
             await store.rewind(run.lease, expected_head="r@0", to="r@0", nonce="n")
         for missing in ("s@0", "nowhere"):
@@ -259,33 +227,36 @@ class ForkConformance(StoreSuite):
         record = await run.record()
         assert (record.head, record.nonce) == ("r@1", "nonce of r")
 
-    @in_a_loop
-    async def test_a_fork_rests_on_its_parent_until_its_first_commit(self, store: Store, clock: ManualClock) -> None:
-        source = await RunDriver.start(store, clock, "r")
-        for step in range(3):
-            await source.commit({"a": text_blob(f"v{step}")})
+    async def test_status_follows_the_head_to_other_checkpoints(self, store: Store, clock: ManualClock) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        await run.commit(status="sleeping", wake_at=SOON)
+        await run.commit(status="waiting", wake_at=LATE)
+        await run.commit(status="idle", settled=True)
+        for to, expected in {"r@1": ("waiting", LATE), "r@0": ("sleeping", SOON), "r@2": ("idle", None)}.items():
+            await run.rewind(to, nonce=f"nonce of {to}")
+            await store.close()
+            record = await run.record()
+            assert (record.status, record.wake_at) == expected
+        for deleted, expected in {"r@2": ("waiting", LATE), "r@1": ("sleeping", SOON)}.items():
+            await store.delete(deleted)
+            record = await run.record()
+            assert (record.status, record.wake_at) == expected
+
+    async def test_fork_has_its_parent_as_head_until_its_first_commit(self, store: Store, clock: ManualClock) -> None:
+        source = await RunDriver.start(store, clock, "r", commits=2)
+        await source.commit(status="sleeping", wake_at=SOON)
         fork = await RunDriver.start(store, clock, "f", parent="r@1")
+        await fork.release()
+        await fork.reacquire()
         record = await fork.record()
         assert (record.head, record.position, record.parent_checkpoint_id) == ("r@1", -1, "r@1")
-        await fork.commit({"a": text_blob("v1")})
+        assert (record.status, record.wake_at) == ("running", None)
+        await fork.commit()
         record = await fork.record()
         assert (record.head, record.position, record.parent_checkpoint_id) == ("f@0", 0, "r@1")
         assert (await source.record()).head == "r@2"
 
-    @in_a_loop
-    async def test_a_fork_survives_its_release_before_the_first_commit(self, store: Store, clock: ManualClock) -> None:
-        source = await RunDriver.start(store, clock, "r")
-        await source.commit()
-        fork = await RunDriver.start(store, clock, "f", parent="r@0")
-        await fork.release()
-        fork.lease = await store.acquire("f")
-        await fork.commit()
-        assert (await fork.record()).head == "f@0"
-
-    @in_a_loop
-    async def test_a_fork_whose_parent_is_gone_has_to_write_all_that_it_needs(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_fork_of_a_deleted_checkpoint_must_write_all_blobs(self, store: Store, clock: ManualClock) -> None:
         leaf = text_blob("leaf")
         blobs = {"small": text_blob("small", leaf), "large": raw_blob(b"large" * 20_000)}
         source = await RunDriver.start(store, clock, "r")
@@ -302,8 +273,7 @@ class ForkConformance(StoreSuite):
         await fork.write(whole)
         assert await read_contents(store, "f@0") == {path: blob.data for path, blob in blobs.items()}
 
-    @in_a_loop
-    async def test_a_fork_needs_not_write_what_its_parent_has(self, store: Store, clock: ManualClock) -> None:
+    async def test_fork_may_leave_out_blobs_of_its_parent(self, store: Store, clock: ManualClock) -> None:
         small, large = text_blob("small"), raw_blob(b"large" * 20_000)
         source = await RunDriver.start(store, clock, "r")
         await source.commit({"small": small, "large": large})
@@ -312,6 +282,59 @@ class ForkConformance(StoreSuite):
         await store.delete("r@0")
         await store.collect()
         assert await read_contents(store, "f@0") == {"small": small.data, "large": large.data}
+
+
+class ListingConformance(StoreSuite):
+    """Runs are listed in the order in which they began."""
+
+    async def test_runs_are_listed_in_the_order_in_which_they_began(self, store: Store, clock: ManualClock) -> None:
+        assert list(await store.runs()) == []
+        names = ["m", "z", "a", "k"]
+        runs = [await RunDriver.start(store, clock, name, commits=1) for name in names]
+        for run in reversed(runs):
+            await run.commit()
+            await run.release()
+        await RunDriver.start(store, clock, "never began")
+        await RunDriver.start(store, clock, "a fork", parent="k@0")
+        assert [record.run_id for record in await store.runs()] == [*names, "a fork"]
+        await store.close()
+        assert list(await store.runs()) == [await store.run(name) for name in [*names, "a fork"]]
+
+    async def test_run_that_begins_again_is_listed_last(self, store: Store, clock: ManualClock) -> None:
+        await RunDriver.start(store, clock, "r")
+        for name in ("s", "t"):
+            await RunDriver.start(store, clock, name, commits=1)
+        await store.delete("s@0")
+        for name in ("r", "s"):
+            await RunDriver.start(store, clock, name, commits=1)
+        assert [record.run_id for record in await store.runs()] == ["t", "r", "s"]
+
+    async def test_runs_are_listed_by_workflow_and_status(self, store: Store, clock: ManualClock) -> None:
+        for name, halt in {"a": halted(), "b": None, "c": halted("parked"), "d": halted(), "e": None}.items():
+            run = await RunDriver.start(store, clock, name, workflow_name="two" if name == "d" else "one", commits=1)
+            await run.commit(status="idle" if name == "e" else "waiting")
+            await run.release(halt=halt)
+
+        async def listed(workflow_name: str | None = None, status: RunStatus | None = None) -> str:
+            return "".join(each.run_id for each in await store.runs(workflow_name=workflow_name, status=status))
+
+        by_status = [await listed(status=status) for status in ("failed", "waiting", "idle", "parked", "exported")]
+        assert by_status == ["ad", "b", "e", "c", ""]
+        assert [await listed("one", "failed"), await listed("one"), await listed("none")] == ["a", "abce", ""]
+        assert await listed() == "abcde"
+        await store.acquire("a")
+        assert await listed(status="waiting") == "ab"
+
+    @keeps(finished_runs=KeepFor(timedelta(days=7)))
+    async def test_deleted_and_forgotten_runs_are_not_listed(self, store: Store, clock: ManualClock) -> None:
+        old = await RunDriver.start(store, clock, "old")
+        await old.commit(settled=True, status="idle")
+        await old.release()
+        await RunDriver.start(store, clock, "deleted", commits=1)
+        await store.delete("deleted@0")
+        clock.advance(timedelta(days=8))
+        await RunDriver.start(store, clock, "young", commits=1)
+        assert [record.run_id for record in await store.runs()] == ["young"]
 
 
 PIECES = (
@@ -353,7 +376,7 @@ def _holding(
     return replace(commit, manifest=manifest, blobs=(*commit.blobs, *blobs))
 
 
-async def _whole(store: Store, manifest: Manifest, *blobs: Blob) -> None:
+async def _require_whole(store: Store, manifest: Manifest, *blobs: Blob) -> None:
     """Check that everything the manifest needs is there, including these blobs."""
     found = await store.blobs(manifest.roots)
     assert found.keys() >= {*manifest.roots, *(blob.hash for blob in blobs)}
@@ -364,8 +387,7 @@ class PieceConformance(StoreSuite):
     """A manifest is read back unchanged, and its blobs stay as long as it does."""
 
     @pytest.mark.parametrize("pieces", PIECES)
-    @in_a_loop
-    async def test_a_manifest_comes_back_with_its_pieces(self, store: Store, clock: ManualClock, pieces: bytes) -> None:
+    async def test_manifest_comes_back_with_its_pieces(self, store: Store, clock: ManualClock, pieces: bytes) -> None:
         run = await RunDriver.start(store, clock, "r")
         inner = text_blob("inner")
         near, far = text_blob("near", inner), raw_blob(b"far" * 3000)
@@ -378,10 +400,9 @@ class PieceConformance(StoreSuite):
         for manifest in (await store.manifest("r@0"), latest, *(await store.manifests(run_id="r"))):
             assert manifest == commit.manifest
             assert manifest.checksum() == commit.manifest.checksum()
-        await _whole(store, commit.manifest, inner, near, far, base)
+        await _require_whole(store, commit.manifest, inner, near, far, base)
 
-    @in_a_loop
-    async def test_a_commit_may_leave_out_what_the_base_before_it_has(self, store: Store, clock: ManualClock) -> None:
+    async def test_commit_may_leave_out_blobs_of_the_previous_base(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         small = {f"state/{number}": text_blob(f"small {number}") for number in range(50)}
         large = raw_blob(b"large" * 3000)
@@ -391,17 +412,14 @@ class PieceConformance(StoreSuite):
             held = text_blob(f"held {step}")
             await run.write(_holding(run.next_commit(), refs=(held,), base=base, gone=("state/1",), blobs=(held,)))
             await store.collect()
-            await _whole(store, await store.manifest(f"r@{step + 1}"), held, base, large, *small.values())
+            await _require_whole(store, await store.manifest(f"r@{step + 1}"), held, base, large, *small.values())
         fork = await RunDriver.start(store, clock, "f", parent="r@3")
         another = _base(**small)
         await fork.write(_holding(fork.next_commit(), base=another, blobs=(another,)))
-        await _whole(store, await store.manifest("f@0"), another, *small.values())
+        await _require_whole(store, await store.manifest("f@0"), another, *small.values())
 
-    @in_a_loop
-    async def test_what_refs_and_a_base_need_is_not_collected_and_goes_with_them(
-        self, tmp_path: Path, clock: ManualClock
-    ) -> None:
-        store = self.open_store(tmp_path, retention=Retention(checkpoints=LatestOnly()), clock=clock)
+    @keeps(checkpoints=LatestOnly())
+    async def test_blobs_of_refs_and_base_are_collected_with_them(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         deep = raw_blob(b"deep" * 3000)
         kept, small = text_blob("kept", deep), text_blob("small")
@@ -410,19 +428,15 @@ class PieceConformance(StoreSuite):
         await run.write(_holding(run.next_commit(), refs=(brief,), base=base, blobs=(deep, kept, small, base, brief)))
         await run.write(_holding(run.next_commit(), base=base))
         await store.collect()
-        await _whole(store, await store.manifest("r@1"), base, small, kept, deep)
+        await _require_whole(store, await store.manifest("r@1"), base, small, kept, deep)
         assert not await store.blobs([brief.hash])
         await run.write(_holding(run.next_commit({"kept": kept}), blobs=(kept, deep)))
         await store.collect()
-        await _whole(store, await store.manifest("r@2"), kept, deep)
+        await _require_whole(store, await store.manifest("r@2"), kept, deep)
         assert not await store.blobs([base.hash, small.hash])
-        await store.close()
 
-    @in_a_loop
-    async def test_a_value_that_comes_back_is_there_however_often_blobs_are_collected(
-        self, tmp_path: Path, clock: ManualClock
-    ) -> None:
-        store = self.open_store(tmp_path, retention=Retention(checkpoints=KeepLast(1)), clock=clock)
+    @keeps(checkpoints=KeepLast(1))
+    async def test_value_that_comes_back_survives_collections(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         values = raw_blob(b"A" * 9000), raw_blob(b"B" * 9000), text_blob("small A"), text_blob("small B")
         for step in range(8):
@@ -430,19 +444,16 @@ class PieceConformance(StoreSuite):
             await run.write(_holding(run.next_commit({"large": large}), refs=(small,), blobs=(small,)))
             if step % 3:
                 await store.collect()
-            await _whole(store, await store.manifest(f"r@{step}"), large, small)
-        await store.close()
+            await _require_whole(store, await store.manifest(f"r@{step}"), large, small)
 
 
 class PieceTransferConformance(TenantStoreSuite):
     """A moved run takes along the contents of its manifests."""
 
     @pytest.mark.parametrize("comes_here", [True, False])
-    @in_a_loop
-    async def test_pieces_and_what_they_need_move_with_their_run(
-        self, store: TenantStore, clock: ManualClock, *, comes_here: bool
+    async def test_pieces_and_their_blobs_move_with_their_run(
+        self, store: TenantStore, clock: ManualClock, elsewhere: MemoryStore, *, comes_here: bool
     ) -> None:
-        elsewhere = MemoryStore(clock=clock)
         source, target = (elsewhere, store) if comes_here else (store, elsewhere)
         run = await RunDriver.start(source, clock, "r")
         inner, held = text_blob("inner"), raw_blob(b"held" * 3000)
@@ -454,14 +465,13 @@ class PieceTransferConformance(TenantStoreSuite):
         await target.restore(await source.archive("r"))
         assert await target.manifest("r@1") == commit.manifest
         await target.collect()
-        await _whole(target, commit.manifest, inner, held, base)
+        await _require_whole(target, commit.manifest, inner, held, base)
 
 
 class OpeningConformance(StoreSuite):
     """A combined read returns the same as separate reads."""
 
-    @in_a_loop
-    async def test_a_checkpoint_comes_with_its_blobs_and_its_run(self, store: Store, clock: ManualClock) -> None:
+    async def test_checkpoint_comes_with_its_blobs_and_its_run(self, store: Store, clock: ManualClock) -> None:
         opened = _opened(store)
         leaf = text_blob("leaf")
         branch = raw_blob(b"branch" * 5000, leaf)
@@ -475,75 +485,48 @@ class OpeningConformance(StoreSuite):
             )
         assert (await opened.whole_checkpoint("r@0")).blobs == {blob.hash: blob.data for blob in (leaf, branch)}
 
-    @in_a_loop
-    async def test_a_checkpoint_that_is_not_there_is_not_found_with_its_run_either(
-        self, store: Store, clock: ManualClock
-    ) -> None:
-        opened = _opened(store)
-        await (await RunDriver.start(store, clock, "r")).commit()
+    async def test_combined_read_of_a_missing_checkpoint_is_refused(self, run: RunDriver) -> None:
+        opened = _opened(run.store)
         with pytest.raises(CheckpointNotFoundError):
             await opened.whole_checkpoint("r@1")
+        for name in REFUSED_IDS:
+            for read in (opened.whole_checkpoint, opened.since_head):
+                with pytest.raises(WorkflowCheckpointException):
+                    await read(name)
 
-    @in_a_loop
-    async def test_a_journal_comes_with_the_inbox(self, store: Store, clock: ManualClock) -> None:
+    async def test_journal_comes_with_the_inbox(self, store: Store, run: RunDriver) -> None:
         opened = _opened(store)
-        assert _listed(await opened.since_head("r")) == ([], [])
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit()
-        assert _listed(await opened.since_head("r")) == ([], [])
+        for nothing in (await opened.since_head("nowhere"), await opened.since_head("r")):
+            assert [*nothing.journal, *nothing.inbox] == []
         await run.note(finished("a", "1"), finished("b", "2", text_blob("of b")))
         await run.post(command("c", "3", text_blob("of c")), command("d", "4"))
         since = await opened.since_head("r")
-        assert _listed(since) == (list(await store.journal("r")), list(await store.inbox("r")))
-        assert [record.key for record in since.journal] == ["a", "b"]
-        assert [each.id for each in since.inbox] == ["c", "d"]
-
-    @in_a_loop
-    async def test_what_can_not_be_an_id_is_refused_by_who_reads_at_once(self, store: Store) -> None:
-        opened = _opened(store)
-        for name in REFUSED_IDS:
-            with pytest.raises(WorkflowCheckpointException):
-                await opened.whole_checkpoint(name)
-            with pytest.raises(WorkflowCheckpointException):
-                await opened.since_head(name)
+        assert [[*since.journal], [*since.inbox]] == [[*await store.journal("r")], [*await store.inbox("r")]]
+        assert [[each.key for each in since.journal], [each.id for each in since.inbox]] == [["a", "b"], ["c", "d"]]
 
 
 def _opened(store: Store) -> Openings:
     """Return the store if it supports combined reads."""
     if not reads_at_once(store):
-        pytest.skip("this store is asked for one after the other")
+        pytest.skip("this store has no combined reads")
     return store
-
-
-def _listed(since: SinceHead) -> tuple[list[object], list[object]]:
-    return list(since.journal), list(since.inbox)
 
 
 class ReadingConformance(StoreSuite):
     """Checkpoints come in commit order, blobs with everything they refer to."""
 
-    @in_a_loop
-    async def test_the_latest_is_the_newest_commit_whatever_its_time(self, store: Store, clock: ManualClock) -> None:
-        first = await RunDriver.start(store, clock, "b")
-        second = await RunDriver.start(store, clock, "a")
-        await first.commit()
-        await second.commit()
+    async def test_latest_is_the_newest_commit_of_its_workflow(self, store: Store, clock: ManualClock) -> None:
+        assert await store.latest(workflow_name="flow") is None
+        first = await RunDriver.start(store, clock, "b", commits=1)
+        second = await RunDriver.start(store, clock, "a", commits=1)
+        await RunDriver.start(store, clock, "of another", workflow_name="other", commits=1)
         clock.advance(timedelta(days=-1))
         await first.commit()
         assert await latest_id(store, "flow") == "b@1"
         await second.commit()
-        assert await latest_id(store, "flow") == "a@1"
+        assert [await latest_id(store, name) for name in ("flow", "other")] == ["a@1", "of another@0"]
+        assert await store.latest(workflow_name="none") is None
 
-    @in_a_loop
-    async def test_workflows_have_each_their_latest(self, store: Store, clock: ManualClock) -> None:
-        assert await store.latest(workflow_name="flow") is None
-        for name in ("x", "y"):
-            await (await RunDriver.start(store, clock, f"run of {name}", workflow_name=name)).commit()
-        assert await latest_id(store, "x") == "run of x@0"
-        assert await latest_id(store, "y") == "run of y@0"
-        assert await store.latest(workflow_name="z") is None
-
-    @in_a_loop
     async def test_checkpoints_are_listed_in_commit_order(self, store: Store, clock: ManualClock) -> None:
         runs = {name: await RunDriver.start(store, clock, name, workflow_name=f"flow {name}") for name in "zay"}
         written = [await runs[name].commit() for name in "zazzyaz"]
@@ -555,34 +538,18 @@ class ReadingConformance(StoreSuite):
         assert [manifest.checkpoint_id for manifest in await store.manifests(run_id="z")] == of_z
         assert list(await store.manifests(workflow_name="flow z", run_id="a")) == []
 
-    @in_a_loop
     async def test_blobs_come_with_all_that_they_refer_to(self, store: Store, clock: ManualClock) -> None:
-        leaf = text_blob("leaf")
+        leaf, absent = text_blob("leaf"), text_blob("absent")
         twig = raw_blob(b"twig" * 5000, leaf)
         branch = text_blob("branch", twig, leaf)
-        unrelated = text_blob("unrelated")
         run = await RunDriver.start(store, clock, "r")
-        await run.commit({"tree": branch, "other": unrelated}, twig, leaf)
+        await run.commit({"tree": branch, "other": text_blob("unrelated")}, twig, leaf)
         expected = {blob.hash: blob.data for blob in (leaf, twig, branch)}
-        assert await store.blobs([branch.hash]) == expected
+        assert await store.blobs([absent.hash, branch.hash]) == expected
         assert await asyncio.to_thread(store.read_blobs, [branch.hash]) == expected
-
-    @in_a_loop
-    async def test_blobs_can_be_read_blocking_inside_a_loop(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        blob = text_blob("seen")
-        await run.commit({"a": blob})
-        assert store.read_blobs([blob.hash]) == {blob.hash: blob.data}
-
-    @in_a_loop
-    async def test_a_blob_that_is_missing_is_left_out(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        present, absent = text_blob("present"), text_blob("absent")
-        await run.commit({"a": present})
-        assert await store.blobs([absent.hash, present.hash]) == {present.hash: present.data}
+        assert store.read_blobs([branch.hash, absent.hash]) == expected
         assert await store.blobs([]) == {}
 
-    @in_a_loop
     async def test_blobs_of_any_size_and_content_come_back(self, store: Store, clock: ManualClock) -> None:
         blobs = [
             raw_blob(b""),
@@ -600,19 +567,7 @@ class ReadingConformance(StoreSuite):
         await run.commit({"again": blobs[-2]})
         assert await read_contents(store, "r@0") == {str(number): blob.data for number, blob in enumerate(blobs)}
 
-    @in_a_loop
-    async def test_a_checkpoint_keeps_its_blobs_when_others_go(self, store: Store, clock: ManualClock) -> None:
-        first, second = text_blob("A"), text_blob("B")
-        run = await RunDriver.start(store, clock, "r")
-        for blob in (first, second, first):
-            await run.commit({"a": blob})
-        await store.delete("r@0")
-        await store.collect()
-        assert await read_contents(store, "r@2") == {"a": first.data}
-        assert await read_contents(store, "r@1") == {"a": second.data}
-
-    @in_a_loop
-    async def test_what_the_head_has_needs_not_be_written_again(self, store: Store, clock: ManualClock) -> None:
+    async def test_commit_may_leave_out_blobs_of_the_head(self, store: Store, clock: ManualClock) -> None:
         leaf = text_blob("leaf")
         kept = {f"small {number}": text_blob(f"{number}" * 100, leaf) for number in range(40)}
         kept |= {f"large {number}": raw_blob(bytes([number]) * 9000, leaf) for number in range(3)}
@@ -621,29 +576,28 @@ class ReadingConformance(StoreSuite):
         for step in range(3):
             changed = text_blob(f"step {step}")
             await run.write(replace(run.next_commit({**kept, "changed": changed}), blobs=(changed,)))
-        for position in range(3):
-            await store.delete(f"r@{position}")
+            await store.delete(f"r@{step}")
         await store.collect()
-        assert await read_contents(store, "r@3") == {
-            **{path: blob.data for path, blob in kept.items()},
-            "changed": text_blob("step 2").data,
-        }
+        contents = {path: blob.data for path, blob in kept.items()}
+        assert await read_contents(store, "r@3") == {**contents, "changed": text_blob("step 2").data}
         closure = await store.blobs(blob.hash for blob in kept.values())
         assert leaf.hash in closure
 
-    @in_a_loop
-    async def test_what_is_handed_out_is_the_callers_own(self, store: Store, clock: ManualClock) -> None:
+    async def test_callers_may_change_what_they_were_given(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         blob = text_blob("v")
         toc = {"a": blob.hash}
-        commit = run.next_commit({"a": blob})
+        commit = run.next_commit({"a": blob}, events=events("a"))
         await run.write(replace(commit, manifest=replace(commit.manifest, toc=toc)))
+        await run.post(command("a"))
         toc["a"] = "changed"
-        manifest = await store.manifest("r@0")
-        if isinstance(manifest.toc, dict):
-            manifest.toc["b"] = "added"
-        blobs = await store.blobs([blob.hash])
-        if isinstance(blobs, dict):
-            blobs.clear()
+
+        async def read() -> list[Any]:
+            toc, blobs = (await store.manifest("r@0")).toc, await store.blobs([blob.hash])
+            return [toc, blobs, await store.runs(), await store.inbox("r"), await store.events("r"), await store.ids()]
+
+        for given in await read():
+            if isinstance(given, (dict, list)):
+                given.clear()
+        assert [len(each) for each in await read()] == [1] * 6
         assert dict((await store.manifest("r@0")).toc) == {"a": blob.hash}
-        assert await store.blobs([blob.hash]) == {blob.hash: blob.data}

@@ -1,0 +1,483 @@
+"""Journal, inbox and events: finished work of a superstep, input from outside, and the numbered events of commits."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from perdure.errors import (
+    CommandWaitsError,
+    LeaseLostError,
+    RunNotFoundError,
+    StaleCommandError,
+    StaleHeadError,
+)
+from perdure.records import Command, EventBatch, JournalRecord, NewEvents
+from perdure.testing.stores.base import (
+    ODD_IDS,
+    REFUSED_IDS,
+    RunDriver,
+    StoreSuite,
+    command,
+    events,
+    finished,
+    new_run,
+    raw_blob,
+    text_blob,
+)
+
+if TYPE_CHECKING:
+    from perdure.records import Blob
+    from perdure.storage import Store
+    from perdure.testing.clock import ManualClock
+
+_CONTENTS = (b"", b'{"a":[1,2.50]}', b"\xff\x00\n", "ünï\u2028\r\n日本".encode(), b"large " * 30_000)
+_REFS = (text_blob("x").hash, text_blob("y").hash)
+_ANY_STRINGS = (*ODD_IDS, *REFUSED_IDS, "file \udcff", "a\u2028b", "\n")
+
+
+async def _require_lost(store: Store, *blobs: Blob) -> None:
+    await store.collect()
+    assert await store.blobs([blob.hash for blob in blobs]) == {}
+
+
+class LifetimeConformance(StoreSuite):
+    """Journal, inbox and events go with their run. Blobs stay as long as one of them needs them."""
+
+    async def test_deleted_run_leaves_no_journal_inbox_or_events(self, store: Store, clock: ManualClock) -> None:
+        blobs = [raw_blob(name * 3000) for name in (b"record", b"command", b"event")]
+        for _ in range(2):
+            run = await RunDriver.start(store, clock, "r")
+            await run.commit(events=events("a", blobs=(blobs[2],)))
+            assert [*await run.noted(), *await run.inbox(), *await run.events()] == ["1=a"]
+            await run.note(finished("a", "", blobs[0]))
+            await run.post(command("a", "", blobs[1]))
+            await store.delete("r@0")
+            assert [*await run.noted(), *await run.inbox(), *await run.events()] == []
+            with pytest.raises(StaleHeadError):
+                await run.note(finished("late"))
+            with pytest.raises(RunNotFoundError):
+                await run.post(command("late"))
+        assert await store.collect() == 3
+
+    async def test_unknown_run_has_no_journal_inbox_or_events(self, store: Store, clock: ManualClock) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        for run_id in ("nowhere", "r"):
+            assert [*await store.journal(run_id), *await store.inbox(run_id), *await store.events(run_id)] == []
+            with pytest.raises(RunNotFoundError):
+                await store.post(run_id, command("a", "", text_blob("lost")))
+        await run.commit()
+        await run.note()
+        await run.commit(events=events())
+        assert [*await run.noted(), *await run.inbox(), *await run.events()] == []
+        assert (await run.record()).events == 0
+        await _require_lost(store, text_blob("lost"))
+
+    async def test_blobs_stay_with_all_that_they_refer_to(self, store: Store, run: RunDriver) -> None:
+        kept = text_blob("of the head")
+
+        def tree(name: bytes) -> tuple[Blob, Blob]:
+            leaf = raw_blob(b"\xffleaf of " + name)
+            return leaf, raw_blob(name * 5000, leaf, kept)
+
+        trees = of_event, of_record, of_command = [tree(name) for name in (b"event", b"record", b"command")]
+        roots = [root.hash for _, root in trees]
+        await run.commit({"a": kept}, events=NewEvents(1, b"a", (of_event[1].hash,), of_event))
+        await run.commit({"a": kept})
+        await store.delete("r@1")
+        await run.note(JournalRecord("a", b"", (of_record[1].hash,), of_record))
+        await run.note(JournalRecord("b", b"", (of_record[0].hash,)))
+        await store.post("r", Command("a", "message", b"", (of_command[1].hash,), blobs=of_command))
+        assert [each.blobs for each in (*await store.journal("r"), *await store.inbox("r"))] == [()] * 3
+        assert await store.collect() == 0
+        expected = {blob.hash: blob.data for each in trees for blob in (*each, kept)}
+        for _ in range(2):
+            assert await store.blobs(roots) == await asyncio.to_thread(store.read_blobs, roots) == expected
+            await store.close()
+        await run.commit(consumed=("a",))
+        assert await store.collect() > 0
+        assert (await store.blobs(roots)).keys() == {blob.hash for blob in (*of_event, kept)}
+
+    async def test_blobs_of_a_journal_are_collected_when_it_is_void(self, store: Store, run: RunDriver) -> None:
+        adopted, dropped, replaced = (raw_blob(name * 3000) for name in (b"adopted", b"dropped", b"replaced"))
+        await run.note(finished("a", "", replaced))
+        await run.note(finished("a", "", adopted, dropped))
+        assert await store.collect() == 1
+        assert await store.blobs([replaced.hash]) == {}
+        await run.commit({"a": adopted})
+        assert await store.collect() == 1
+        assert await store.blobs([adopted.hash, dropped.hash]) == {adopted.hash: adopted.data}
+
+    async def test_blob_that_another_run_has_outlives_the_journal(self, store: Store, clock: ManualClock) -> None:
+        small, large = text_blob("shared"), raw_blob(b"shared" * 3000)
+        run, other = [await RunDriver.start(store, clock, name) for name in "rs"]
+        await run.commit({"small": small, "large": large})
+        await other.commit()
+        await other.note(finished("a", "", small, large))
+        await run.note(finished("b", "", small, large))
+        await run.commit()
+        await store.delete("r@0")
+        await store.collect()
+        assert await store.blobs([small.hash, large.hash]) == {small.hash: small.data, large.hash: large.data}
+
+
+class JournalConformance(StoreSuite):
+    """Records belong to the head on which they were written, and go with it."""
+
+    async def test_record_comes_back_as_it_was_written(self, store: Store, run: RunDriver) -> None:
+        records = [JournalRecord(f"key {number}", data, _REFS[:number]) for number, data in enumerate(_CONTENTS)]
+        await run.note(*records[:3])
+        for record in records[3:]:
+            await run.note(record, durable=False)
+        assert list(await store.journal("r")) == records
+        await store.close()
+        assert list(await store.journal("r")) == records
+
+    async def test_any_string_is_a_key(self, store: Store, run: RunDriver) -> None:
+        for key in _ANY_STRINGS:
+            await run.note(finished(key, "first"))
+        await run.note(*(finished(key, "second") for key in _ANY_STRINGS))
+        assert [(each.key, each.data) for each in await store.journal("r")] == [
+            (key, b"second") for key in _ANY_STRINGS
+        ]
+
+    async def test_later_record_replaces_the_one_with_its_key(self, store: Store, run: RunDriver) -> None:
+        await run.note(finished("a", "1"), finished("b", "1", text_blob("of b")))
+        await run.note(finished("c", "1"), finished("a", "2"))
+        await run.note(finished("b", "2"), finished("d", "1"), finished("b", "3"))
+        assert await run.noted() == ["a=2", "b=3", "c=1", "d=1"]
+        assert [record.refs for record in await store.journal("r")] == [()] * 4
+
+    async def test_records_and_commands_outlive_leases(self, store: Store, run: RunDriver) -> None:
+        await run.note(finished("a", "1"))
+        await run.post(command("a", "1"))
+        run.lease = await store.acquire("r", create=new_run("r"))
+        await run.note(finished("b", "2"))
+        await run.release()
+        await run.post(command("b", "2"))
+        assert await run.noted() == await run.inbox() == ["a=1", "b=2"]
+        await run.reacquire()
+        await run.note(finished("c", "3"))
+        assert await run.noted() == ["a=1", "b=2", "c=3"]
+        await run.commit()
+        assert await run.inbox() == ["a=1", "b=2"]
+
+    async def test_commit_voids_the_journal(self, store: Store, clock: ManualClock) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        for step in range(3):
+            await run.commit({"a": text_blob(f"v{step}")})
+            assert await run.noted() == []
+            await run.note(finished("one", f"{step}"), durable=False)
+            await run.note(finished("two", f"{step}"))
+            assert await run.noted() == [f"one={step}", f"two={step}"]
+
+    async def test_rewinding_drops_the_journal_and_commands_that_expected_the_head(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        asked, blob = text_blob("asked"), raw_blob(b"dropped" * 3000)
+        for _ in range(3):
+            await run.commit({"requests/1": asked})
+        await run.post(command("a", "kept"), command("b", "dropped", blob, expects=("requests/1", asked.hash)))
+        for number, to in enumerate(("r@0", "r@2", "r@2")):
+            await run.note(finished("a"))
+            await run.rewind(to, nonce=f"nonce {number}")
+            assert await run.noted() == []
+            assert await run.inbox() == ["a=kept"]
+            await run.post(command("b", "anew", expects=("requests/1", asked.hash)))
+        assert await store.collect() == 1
+
+    async def test_deleting_the_head_drops_the_journal_and_commands_that_expected_it(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        asked = text_blob("asked")
+        for _ in range(3):
+            await run.commit({"requests/1": asked})
+        await run.note(finished("a", "kept"))
+        await run.post(command("a", "kept"), command("b", "x", expects=("requests/1", asked.hash)))
+        await store.delete("r@0")
+        assert [*await run.noted(), *await run.inbox()] == ["a=kept", "a=kept", "b=x"]
+        await store.delete("r@2")
+        assert [*await run.noted(), *await run.inbox()] == ["a=kept"]
+        with pytest.raises(StaleHeadError):
+            await run.note(finished("late"))
+        run.head = "r@1"
+        await run.note(finished("b", "after"))
+        assert await run.noted() == ["b=after"]
+
+    async def test_records_before_the_first_commit_are_kept_under_their_lease_only(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        await run.note(finished("a", "early"))
+        assert await run.noted() == ["a=early"]
+        await run.release()
+        assert await run.noted() == []
+        run = await RunDriver.start(store, clock, "r")
+        assert await run.noted() == []
+        await run.note(finished("b", "early"))
+        run = await RunDriver.start(store, clock, "r")
+        assert await run.noted() == []
+        await run.note(finished("c", "early"))
+        await run.commit()
+        assert await run.noted() == []
+
+    async def test_refused_record_writes_nothing(self, store: Store, clock: ManualClock) -> None:
+        run, record = await RunDriver.start(store, clock, "r"), finished("a", "", text_blob("lost"))
+        with pytest.raises(StaleHeadError):
+            await store.record(run.lease, head="r@0", records=[record])
+        await run.commit()
+        for head in (None, "r@1", "elsewhere"):
+            with pytest.raises(StaleHeadError) as caught:
+                await store.record(run.lease, head=head, records=[record])
+            assert (caught.value.expected, caught.value.head) == (head, "r@0")
+        newer = await store.acquire("r")
+        with pytest.raises(LeaseLostError):
+            await run.note(record)
+        await store.release(newer)
+        with pytest.raises(LeaseLostError):
+            await run.note(record)
+        assert await run.noted() == []
+        await _require_lost(store, text_blob("lost"))
+
+    async def test_concurrent_records_of_many_runs_all_succeed(self, store: Store, clock: ManualClock) -> None:
+        runs = [await RunDriver.start(store, clock, f"r{number}") for number in range(4)]
+        await asyncio.gather(*(run.commit() for run in runs))
+        await asyncio.gather(
+            *(
+                run.note(finished(f"{number}", run.run_id, text_blob(f"{number}")), durable=number % 3 == 0)
+                for number in range(10)
+                for run in runs
+            )
+        )
+        for run in runs:
+            assert await run.noted() == [f"{number}={run.run_id}" for number in range(10)]
+
+    async def test_concurrent_writes_of_a_run_keep_their_order(self, store: Store, clock: ManualClock) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        other = await RunDriver.start(store, clock, "s")
+        await run.commit()
+        outcomes = await asyncio.gather(
+            run.note(finished("before")),
+            other.note(finished("of the other", "x")),
+            store.commit(run.lease, run.next_commit()),
+            store.record(run.lease, head="r@1", records=[finished("after", "y")]),
+            store.record(run.lease, head="r@0", records=[finished("late")]),
+            return_exceptions=True,
+        )
+        assert outcomes[:4] == [None, None, 0, None]
+        assert isinstance(outcomes[4], StaleHeadError)
+        assert await run.noted() == ["after=y"]
+        assert await other.noted() == ["of the other=x"]
+
+    async def test_fork_has_its_own_journal_and_inbox(self, store: Store, clock: ManualClock) -> None:
+        source, asked = await RunDriver.start(store, clock, "r"), text_blob("asked")
+        await source.commit({"requests/1": asked})
+        await source.note(finished("a", "source"))
+        await source.post(command("a", "source"))
+        fork = await RunDriver.start(store, clock, "f", parent="r@0")
+        assert [*await fork.noted(), *await fork.inbox()] == []
+        with pytest.raises(StaleCommandError):
+            await fork.post(command("a", expects=("requests/1", text_blob("other").hash)))
+        await fork.note(finished("a", "fork"))
+        await fork.post(command("a", "fork", expects=("requests/1", asked.hash)))
+        await fork.release()
+        await fork.reacquire()
+        await source.commit()
+        assert [*await source.noted(), *await source.inbox()] == ["a=source"]
+        assert await fork.noted() == await fork.inbox() == ["a=fork"]
+        await fork.commit(consumed=("a",))
+        assert [*await fork.noted(), *await fork.inbox(), *await source.inbox()] == ["a=source"]
+
+    async def test_fork_of_a_deleted_checkpoint_has_no_journal(self, store: Store, clock: ManualClock) -> None:
+        source = await RunDriver.start(store, clock, "r", commits=2)
+        await source.note(finished("a", "source"))
+        fork = await RunDriver.start(store, clock, "f", parent="r@0")
+        await fork.note(finished("a", "fork"))
+        await store.delete("r@0")
+        assert await fork.noted() == []
+        assert await source.noted() == ["a=source"]
+
+    async def test_journal_may_have_hundreds_of_records(self, store: Store, run: RunDriver) -> None:
+        leaf = text_blob("leaf")
+        await run.note(finished("first", "", text_blob("root", leaf), leaf))
+        for step in range(120):
+            value = text_blob(f"{step} " * 1000)
+            await run.note(JournalRecord("state", b"", (value.hash,), (value,)), durable=False)
+            await run.note(finished(f"step {step}", f"{step}"), durable=False)
+        journal = await store.journal("r")
+        assert [record.key for record in journal] == ["first", "state", *(f"step {step}" for step in range(120))]
+        await store.close()
+        assert await store.journal("r") == journal
+        last = text_blob("119 " * 1000)
+        assert journal[1].refs == (last.hash,)
+        assert (await store.blobs([*journal[0].refs, last.hash])).keys() >= {leaf.hash, last.hash}
+
+
+class InboxConformance(StoreSuite):
+    """A command waits under its id and takes effect once."""
+
+    async def test_command_comes_back_as_it_was_posted(self, store: Store, run: RunDriver) -> None:
+        await run.commit({"asked \udcff": text_blob("x")})
+        expectations = [None, ("asked \udcff", text_blob("x").hash)]
+        posted = [
+            Command(f"id {number}", f"kind {number}", data, _REFS[:number], expects=expectations[number % 2])
+            for number, data in enumerate(_CONTENTS)
+        ]
+        returned = [await store.post("r", each) for each in posted]
+        assert [replace(each, number=0) for each in returned] == posted
+        assert list(await store.inbox("r")) == returned
+        await store.close()
+        assert list(await store.inbox("r")) == returned
+
+    async def test_any_string_is_the_id_of_a_command(self, store: Store, run: RunDriver) -> None:
+        await run.post(*(command(each) for each in _ANY_STRINGS))
+        await run.post(*(command(each, "again") for each in _ANY_STRINGS))
+        assert [(each.id, each.data) for each in await store.inbox("r")] == [(each, b"") for each in _ANY_STRINGS]
+        await run.commit(consumed=_ANY_STRINGS[1:])
+        assert [each.id for each in await store.inbox("r")] == [_ANY_STRINGS[0]]
+
+    async def test_first_of_two_commands_with_one_id_counts(self, store: Store, run: RunDriver) -> None:
+        first = await store.post("r", command("a", "first", text_blob("of the first")))
+        assert await store.post("r", command("a", "second", text_blob("lost"))) == first
+        assert await run.inbox() == ["a=first"]
+        await _require_lost(store, text_blob("lost"))
+        outcomes = await asyncio.gather(*(store.post("r", command("b", f"{number}")) for number in range(8)))
+        assert len(set(outcomes)) == 1
+        assert list(await store.inbox("r")) == [first, outcomes[0]]
+
+    async def test_command_is_consumed_once(self, store: Store, run: RunDriver) -> None:
+        await run.post(*(command(each, "x") for each in "abcd"))
+        await run.commit(consumed=("c", "a"))
+        assert await run.inbox() == ["b=x", "d=x"]
+        await run.commit(consumed=("a", "b", "never posted"))
+        assert await run.inbox() == ["d=x"]
+        await store.close()
+        assert await run.inbox() == ["d=x"]
+
+    async def test_numbers_of_commands_grow_and_are_never_reused(self, store: Store, clock: ManualClock) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        await run.commit({"a": text_blob("x")})
+        numbers = list(await run.post(command("a"), command("b")))
+        await run.commit({"a": text_blob("x")}, consumed=("a", "b"))
+        numbers += await run.post(command("a"), command("b", expects=("a", text_blob("x").hash)))
+        await run.rewind("r@0")
+        await store.close()
+        numbers += await run.post(command("b"))
+        await run.commit(consumed=("a", "b"))
+        await run.release()
+        await run.reacquire()
+        numbers += await run.post(command("c"))
+        assert numbers == sorted(set(numbers))
+        assert numbers[0] > 0
+
+    async def test_commit_returns_the_number_of_the_newest_command(self, run: RunDriver) -> None:
+        assert run.waiting == 0
+        first, second = await run.post(command("a"), command("b"))
+        await run.commit()
+        assert run.waiting == second
+        await run.commit(consumed=("b",))
+        assert run.waiting == first
+        await run.commit(consumed=("a",))
+        assert run.waiting == 0
+
+    async def test_commit_that_takes_a_waiting_command_must_consume_it(self, store: Store, run: RunDriver) -> None:
+        await run.post(command("a", "x"), command("b", "y"))
+        with pytest.raises(CommandWaitsError) as caught:
+            await run.commit(taken=("other", "b"), consumed=("a",), events=events("lost"))
+        assert (caught.value.run_id, caught.value.command_id) == ("r", "b")
+        assert await run.inbox() == ["a=x", "b=y"]
+        assert list(await store.ids()) == ["r@0"]
+        assert await run.events() == []
+        await run.commit(taken=("other", "b"), consumed=("b",))
+        await run.commit(taken=("b",))
+        assert await run.inbox() == ["a=x"]
+
+    async def test_command_is_refused_unless_the_head_is_as_expected(self, store: Store, clock: ManualClock) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        asked, other = text_blob("asked"), text_blob("other")
+        await run.commit({"requests/1": asked})
+        for path, blob in (("requests/1", other), ("requests/2", asked)):
+            with pytest.raises(StaleCommandError) as caught:
+                await run.post(command("a", "", text_blob("lost"), expects=(path, blob.hash)))
+            assert (caught.value.run_id, caught.value.path) == ("r", path)
+        assert await run.inbox() == []
+        await _require_lost(store, text_blob("lost"))
+        first = await store.post("r", command("a", "kept", expects=("requests/1", asked.hash)))
+        await run.commit({"requests/1": other})
+        with pytest.raises(StaleCommandError):
+            await run.post(command("b", "late", expects=("requests/1", asked.hash)))
+        assert await store.post("r", command("a", "again", expects=("requests/1", asked.hash))) == first
+        assert await run.inbox() == ["a=kept"]
+
+
+class EventConformance(StoreSuite):
+    """A commit numbers its events, and the numbers never change."""
+
+    async def test_events_come_back_as_they_were_emitted(self, store: Store, clock: ManualClock) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        expected: list[EventBatch] = []
+        first = 1
+        for number, data in enumerate(_CONTENTS):
+            await run.commit(events=NewEvents(number + 1, data, _REFS[:number]))
+            expected.append(EventBatch("r", f"r@{number}", first, number + 1, data, _REFS[:number]))
+            first += number + 1
+        assert list(await store.events("r")) == expected
+        assert (await run.record()).events == expected[-1].last == 15
+        await store.close()
+        assert list(await store.events("r")) == expected
+
+    async def test_numbers_of_events_have_no_gap(self, store: Store, clock: ManualClock) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        await run.commit(events=events("a", "b"))
+        await run.commit()
+        await run.commit(events=events("c"))
+        await run.rewind("r@0")
+        assert (await run.record()).events == 3
+        await run.commit(events=events("d", "e"))
+        run.lease = await store.acquire("r", takeover=True)
+        await store.close()
+        await run.commit(events=events("f"))
+        await run.release()
+        await store.delete("r@2")
+        await store.delete("r@4")
+        run.lease, run.head, run.position = await store.acquire("r"), "r@3", 4
+        await run.commit(events=events("g"))
+        assert await run.events() == ["1=a", "2=b", "3=c", "4=d", "5=e", "6=f", "7=g"]
+        assert [batch.checkpoint_id for batch in await store.events("r")] == ["r@0", "r@2", "r@3", "r@4", "r@5"]
+        assert (await run.record()).events == 7
+
+    async def test_events_are_read_after_any_number(self, store: Store, clock: ManualClock) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        for size in (1, 3, 2, 1):
+            await run.commit(events=events(*("abc"[:size])))
+        firsts = {
+            after: [batch.first for batch in await store.events("r", after=after)] for after in (0, 1, 2, 3, 4, 6, 7, 9)
+        }
+        assert firsts == {0: [1, 2, 5, 7], 1: [2, 5, 7], 2: [2, 5, 7], 3: [2, 5, 7], 4: [5, 7], 6: [7], 7: [], 9: []}
+
+    async def test_no_more_batches_are_read_than_the_limit(self, store: Store, clock: ManualClock) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        for number in range(7):
+            await run.commit(events=events(f"{number}", "and more"))
+        read: list[str] = []
+        while batches := await store.events("r", after=len(read), limit=3):
+            assert len(batches) <= 3
+            read += [text for batch in batches for text in batch.data.decode().split("\n")]
+        assert read == [text for number in range(7) for text in (f"{number}", "and more")]
+        assert [len(await store.events("r", limit=limit)) for limit in (0, 1, 6, 7, 8)] == [0, 1, 6, 7, 7]
+
+    async def test_runs_number_their_own_events(self, store: Store, clock: ManualClock) -> None:
+        source = await RunDriver.start(store, clock, "r")
+        await source.commit(events=events("a", "b"))
+        fork = await RunDriver.start(store, clock, "f", parent="r@0")
+        assert await fork.events() == []
+        assert (await fork.record()).events == 0
+        await fork.commit(events=events("of the fork"))
+        await source.commit(events=events("c"))
+        assert await fork.events() == ["1=of the fork"]
+        assert await source.events() == ["1=a", "2=b", "3=c"]
