@@ -1,1 +1,1 @@
-"""The same small work in perdure and in its peers, measured side by side: `python -m bench`."""
+"""Measure the same small work in perdure and in its peers: `python -m bench`."""

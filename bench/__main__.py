@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _how(given: Options, seconds: float) -> str:
-    """What a reader has to know of this run."""
+    """Describe how this run was made, for the reader."""
     rounds = f"Rounds: {given.rounds} after a small one to warm up; what takes long has fewer."
     if given.is_quick:
         rounds = f"**Quick: this shows that it works, and no more.** Rounds: {given.rounds}, without warming up."
@@ -100,9 +100,9 @@ def _samples(
 
 
 class _Progress:
-    """Says what is under way: to a terminal each thing, to a log each round.
+    """Report progress: to a terminal each entry, to a log each round.
 
-    Nothing is drawn while it is measured, for that would be counted as written.
+    Nothing is drawn during a measurement, because that would count as written.
     """
 
     def __init__(self, rounds: int) -> None:

@@ -99,7 +99,7 @@ def _bytes_of_history(results: Results, line: Line, what: str) -> Iterator[Aim]:
 
 
 def _growth(line: Line) -> float:
-    """What the last quarter of the supersteps has written, measured by the first."""
+    """Return the bytes of the last quarter of the supersteps, relative to the first quarter."""
     first, last = line.quarters
     return last.written / max(1, first.written)
 
@@ -210,7 +210,7 @@ def _conversation(results: Results) -> Iterator[Aim]:
 
 
 def _slowdown(line: Line) -> float:
-    """What a turn of the last quarter takes, measured by one of the first."""
+    """Return the time of a turn in the last quarter, relative to the first quarter."""
     first, last = line.quarters
     return last.seconds / first.seconds
 
@@ -222,7 +222,7 @@ def _best(results: Results, key: str, store: Store | None) -> Line | None:
 
 
 def _named(line: Line) -> str:
-    """Who it is, and what has to be known to compare."""
+    """Return the peer's name, its store, and its durability if it is weaker than ours."""
     store = "" if line.entry.store is Store.NONE else f", {line.entry.store.value}"
     is_safe = line.entry.durability in {Durability.NONE, Durability.SYNCED}
     return f"{line.entry.peer.name}{store}{'' if is_safe else f' ({line.entry.durability.value})'}"

@@ -1,4 +1,4 @@
-"""Who takes part, and in what."""
+"""The peers and the works."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Missing:
 
 
 def works(pythons: Mapping[str, Path]) -> list[Work]:
-    """What is measured, in the order of the tables."""
+    """Return all works, in the order of the tables."""
     return [
         Limits(times=4000),
         Ring("A", "superstep, tiny message, no checkpoint", (Store.NONE,), supersteps=500),

@@ -1,4 +1,4 @@
-"""What an installation brings along: each library in an environment of its own, installed by pip."""
+"""The footprint of an installation: pip installs each library in an environment of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STAMP = "installed"
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What is there after `pip install`, the library itself included."""
+    """Packages and bytes after `pip install`, including the library itself."""
 
     peer: str
     packages: int

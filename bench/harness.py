@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bench.work import Reading, Work
 
 _ROUNDS_MAX = ((60.0, 1), (8.0, 2), (1.5, 3))
-"""What takes longer than so many seconds is measured in so many rounds at most."""
+"""The largest number of rounds for an entry that takes longer than this many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What an entry took in one round."""
+    """The reading of an entry in one round."""
 
     entry: Entry
     round: int
@@ -58,7 +58,7 @@ def entries(works: Sequence[Work], peers: Sequence[Peer], *, without: frozenset[
 
 @dataclass(frozen=True, slots=True)
 class Harness:
-    """Where it is measured, and who is told what is under way."""
+    """Measure entries in a directory, and report progress."""
 
     directory: Path
     postgres: Postgres | None

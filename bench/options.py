@@ -1,4 +1,4 @@
-"""What can be said on the command line."""
+"""The options of the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DIRECTORY = Path("build") / "bench"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to measure, how often, and where to write."""
+    """The works to measure, the number of rounds, and the directory for stores."""
 
     rounds: int
     only: tuple[str, ...]
@@ -20,7 +20,7 @@ class Options:
 
     @property
     def is_complete(self) -> bool:
-        """Whether what is measured is what the results tell of."""
+        """True if everything is measured in full, as the results page requires."""
         return not self.only and not self.is_quick
 
 

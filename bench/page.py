@@ -19,7 +19,7 @@ _LEFT: Final = {"line", "work", "aim", "measured", "met", "best peer", "store", 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """All that the page says."""
+    """The content of the page."""
 
     machine: str
     how: str

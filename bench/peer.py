@@ -22,7 +22,7 @@ Tick = Callable[[], None]
 
 
 class Store(Enum):
-    """Where checkpoints go."""
+    """The kind of store."""
 
     NONE = "none"
     MEMORY = "memory"
@@ -32,7 +32,7 @@ class Store(Enum):
 
 
 class Durability(Enum):
-    """How safe a checkpoint is when the next superstep begins."""
+    """The safety of a checkpoint when the next superstep begins."""
 
     NONE = "none"
     MEMORY = "in memory"
@@ -42,7 +42,7 @@ class Durability(Enum):
 
 
 class Ballast(Enum):
-    """What the ten megabytes are that do not change, and where they are kept."""
+    """The kind of the ten megabytes that do not change, and their location."""
 
     NONE = "nothing"
     EMPTY = "nothing, in the state of an executor that runs"
@@ -70,26 +70,26 @@ class Peer(Protocol):
 
     @property
     def name(self) -> str:
-        """What the tables call it."""
+        """The name in the tables."""
         ...
 
     @property
     def about(self) -> str:
-        """Which version it is, and how it is set up."""
+        """The version and the configuration."""
         ...
 
     @property
     def keeps(self) -> str:
-        """What becomes of a checkpoint, and what syncs it; nothing if another peer of the same library says it."""
+        """The way checkpoints are stored and synced; empty if another peer of the same library says it."""
         ...
 
     @property
     def cannot(self) -> str:
-        """What it is left out of, and why; nothing if it takes part in all."""
+        """The works that it does not take part in, with the reason; empty if there are none."""
         ...
 
     def durability(self, store: Store) -> Durability | None:
-        """How durable its checkpoints are there; None if it is not to be measured with such a store."""
+        """Return the durability of its checkpoints in a store; None if it is not measured with that store."""
         ...
 
 
@@ -120,7 +120,7 @@ class Resumes(Protocol):
         ...
 
     def resume(self, supersteps: int, place: Place) -> AbstractAsyncContextManager[Run]:
-        """What a new process does with an interrupted ring: open, build, find the latest, finish. All is timed."""
+        """Resume an interrupted ring as a new process does: open, build, find the latest, finish. All is timed."""
         ...
 
 
@@ -138,7 +138,7 @@ class Carries(Protocol):
     """A large value that does not change, beside a small one that does."""
 
     def carries(self, ballast: Ballast, store: Store) -> bool:
-        """Whether it can hold such a value there."""
+        """Return True if it can hold such a value in that store."""
         ...
 
     def carry(
@@ -153,7 +153,7 @@ class Crowds(Protocol):
     """Many runs at once, in one store."""
 
     def crowd(self, runs: int, supersteps: int, place: Place) -> AbstractAsyncContextManager[Run]:
-        """So many rings side by side. Gives the supersteps of all."""
+        """Run this many rings at the same time. The result is the number of supersteps of all."""
         ...
 
 
@@ -162,7 +162,7 @@ class Converses(Protocol):
     """An agent that remembers what was said."""
 
     def converses(self, turns: int, store: Store) -> bool:
-        """Whether it can go on for so many turns there, in a time that is worth waiting for."""
+        """Return True if it can do this many turns with that store in acceptable time."""
         ...
 
     def conversation(self, script: Script, tick: Tick, place: Place) -> AbstractAsyncContextManager[Run]:
@@ -179,11 +179,11 @@ class Bounds(Protocol):
 
     @property
     def weight(self) -> int:
-        """How many times as long as the lightest it takes, roughly."""
+        """The rough cost, relative to the cheapest limit."""
         ...
 
     def bound(self, times: int, place: Place) -> AbstractAsyncContextManager[Run]:
-        """The same thing so many times. Gives `times`."""
+        """Do it `times` times. The result is `times`."""
         ...
 
 
@@ -193,7 +193,7 @@ class Installs(Protocol):
 
     @property
     def requirement(self) -> str:
-        """What pip is asked for, without what it can do without."""
+        """The requirement for pip, without optional extras."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""What is written: the bytes that a process, and the database server that works for it, hand to the kernel."""
+"""The bytes that a process and its database server pass to the kernel."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Probe:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """What was seen on the way."""
+        """The points that were recorded during the run."""
         return tuple(self._points)
 
     def _settle(self) -> None:

@@ -20,14 +20,14 @@ _TOKEN_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What is asked and what is answered, turn by turn: texts that no database can make smaller."""
+    """Questions and answers, turn by turn: random texts that no database can compress."""
 
     questions: tuple[str, ...]
     answers: tuple[str, ...]
 
     @classmethod
     def of(cls, turns: int) -> Script:
-        """The same texts in every round, for every peer."""
+        """Make the texts. They are equal in every round and for every peer."""
         chance = random.Random(turns)  # noqa: S311 - nobody has to be kept from guessing them
         letters = string.ascii_letters + string.digits
 
@@ -44,7 +44,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a model gives back."""
+    """A response of the model."""
 
     text: str
     input_tokens: int

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _OPTIONS = {"fsync": "on", "shared_buffers": "128MB", "max_wal_size": "1GB", "deadlock_timeout": "1s"}
 _PROCESSES = Path("/proc")
 HOME = Path("/tmp")  # noqa: S108 - where the tests have their server
-"""What is measured with Postgres is written below it."""
+"""The directory of the PostgreSQL server."""
 
 
 class OwnMeter:
@@ -37,7 +37,7 @@ class OwnMeter:
         return size_of(place.directory)
 
     def settle(self, place: Place) -> None:
-        """There is nobody who puts off anything."""
+        """Do nothing: no server delays writes."""
 
 
 class Server(Protocol):
@@ -76,7 +76,7 @@ class Postgres:
 
     @property
     def version(self) -> str:
-        """Which PostgreSQL it is."""
+        """The version of PostgreSQL."""
         return str(self._value("SHOW server_version"))
 
     def written(self) -> int:

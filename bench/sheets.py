@@ -1,4 +1,4 @@
-"""What was measured, as sheets of text: the terminal and the page of results show the same ones."""
+"""Results as sheets of text, for the terminal and for the page of results."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class Sheet:
 
 
 def aims_sheet(aims: Sequence[Aim]) -> Sheet:
-    """What was aimed at and what has become of it."""
+    """Make the sheet of aims and measured values."""
     rows = tuple((aim.line, aim.what, aim.wanted, aim.measured, _MET[aim.is_met], aim.peer) for aim in aims)
     return Sheet("Aims", ("line", "work", "aim", "measured", "met", "best peer"), rows)
 
 
 def limits_sheet(results: Results) -> Sheet:
-    """What the machine can do."""
+    """Make the sheet of the machine's limits."""
     lines = results.of("limits")
     rows = tuple(
         (line.entry.peer.name, duration(line.median), f"{line.spread:.0%}", str(line.rounds)) for line in lines
@@ -73,7 +73,7 @@ def work_sheets(results: Results, *, baseline: str) -> Iterator[Sheet]:
 
 
 def footprint_sheet(footprints: Sequence[Footprint | Refusal]) -> Sheet:
-    """What pip installs."""
+    """Make the sheet of footprints."""
     rows: list[tuple[str, ...]] = []
     for each in footprints:
         match each:

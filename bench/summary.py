@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Quarter:
-    """What one superstep, or turn, took in a quarter of a run."""
+    """The cost of one superstep or turn in a quarter of a run."""
 
     seconds: float
     written: float
@@ -26,7 +26,7 @@ class Quarter:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What an entry took over all rounds, for one unit."""
+    """The result of an entry over all rounds, for one unit."""
 
     entry: Entry
     rounds: int
@@ -34,9 +34,9 @@ class Line:
     fastest: float
     slowest: float
     ratio: float | None
-    """How many times as long as the baseline with the same store; None if the baseline did not do this work."""
+    """The time relative to the baseline with the same store; None if the baseline did not do this work."""
     floor: float | None
-    """How many times as long as the bare machine; None if there is no such thing."""
+    """The time relative to the bare machine; None if there is no such limit."""
     written: float | None
     stored: float | None
     points: tuple[Point, ...]
@@ -91,7 +91,7 @@ def summarize(samples: Sequence[Sample], *, baseline: str, floor: str) -> Result
 
 
 def _other(took: dict[Entry, dict[int, Sample]], entry: Entry, name: str) -> dict[int, Sample]:
-    """What the peer of that name took for the same work with the same store."""
+    """Return the samples of the peer of that name, for the same work with the same store."""
     for other, samples in took.items():
         if other.work == entry.work and other.store is entry.store and other.peer.name == name:
             return samples

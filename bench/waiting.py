@@ -1,4 +1,4 @@
-"""What runs cost that wait: ten thousand for an answer, and ten thousand for tomorrow, on one host. It prints a table.
+"""Measure the cost of waiting runs: ten thousand that wait for an answer, ten thousand that sleep, on one host.
 
 python -m bench.waiting --runs 10000 --postgres postgresql://user@host/database
 
@@ -66,7 +66,7 @@ _RESTING: Final = {WorkflowRunState.IDLE_WITH_PENDING_REQUESTS, WorkflowRunState
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one process has found."""
+    """The measurements of one process."""
 
     bytes_before: int
     bytes_after: int
@@ -199,7 +199,7 @@ async def _measure_here(target: str, schema: str, *, sleeps: bool, runs: int) ->
 
 
 def _measure_elsewhere(target: str, schema: str, *, sleeps: bool, runs: int) -> Measured:
-    """The same in a new process."""
+    """Measure in a new process."""
     given = json.dumps({"target": target, "schema": schema, "sleeps": sleeps, "runs": runs})
     done = subprocess.run([sys.executable, "-m", "bench.waiting", "--here", given], stdout=subprocess.PIPE, check=True)  # noqa: S603
     return Measured(**json.loads(done.stdout))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """How far a run had got, and what it had taken until then."""
+    """The progress of a run at one moment, with its cost so far."""
 
     superstep: int
     seconds: float
@@ -27,7 +27,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one unit took: seconds, the bytes that were handed to the kernel, and by how many the store has grown."""
+    """The cost of one unit: seconds, bytes passed to the kernel, and the growth of the store."""
 
     seconds: float
     written: float | None = None
@@ -37,7 +37,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Where a sample is taken: a place of its own, a directory that outlasts the rounds, and what counts bytes."""
+    """The environment of a sample: a new place, a directory that lives longer than a round, and a byte counter."""
 
     place: Place
     kept: Path
@@ -54,12 +54,12 @@ class Work(Protocol):
 
     @property
     def title(self) -> str:
-        """What is measured, in a few words."""
+        """The title, in a few words."""
         ...
 
     @property
     def unit(self) -> str:
-        """What is counted."""
+        """The unit."""
         ...
 
     @property
@@ -68,15 +68,15 @@ class Work(Protocol):
         ...
 
     def durability(self, peer: Peer, store: Store) -> Durability | None:
-        """How durable the work is when this peer does it there; None if it can't do it."""
+        """Return the durability of the work with this peer and store; None if the peer can't do it."""
         ...
 
     def small(self) -> Self:
-        """The same in a second or less, to warm up or to look whether all works."""
+        """Return a version that takes a second or less, to warm up or to check that everything works."""
         ...
 
     async def reading(self, peer: Peer, room: Room) -> Reading:
-        """What one unit took. The place is new and empty."""
+        """Measure one unit. The place is new and empty."""
         ...
 
 

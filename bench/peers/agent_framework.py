@@ -43,7 +43,7 @@ class AgentFramework:
 
     @property
     def about(self) -> str:
-        """Which version it is, and how it is set up."""
+        """The version and the configuration."""
         return f"{version('agent-framework-core')}, defaults"
 
     def durability(self, store: Store) -> Durability | None:

@@ -32,7 +32,7 @@ class _Setup:
 
     @property
     def about(self) -> str:
-        """Which version it is, and how it is set up."""
+        """The version and the configuration."""
         return f"{version('apache-burr')}, defaults"
 
     def durability(self, store: Store) -> Durability | None:
@@ -156,7 +156,7 @@ class Burr(_Setup):
 
 
 class BurrSync(_Setup):
-    """The same without asyncio, which it is fastest at."""
+    """Run it without asyncio, which is its fastest way."""
 
     name = "burr sync"
     keeps = ""

@@ -43,7 +43,7 @@ class Dbos:
 
     @property
     def about(self) -> str:
-        """Which version it is, and how it is set up."""
+        """The version and the configuration."""
         return f"{version('dbos')}, defaults"
 
     def durability(self, store: Store) -> Durability | None:
@@ -120,7 +120,7 @@ class Dbos:
 
 
 class _Desk:
-    """What steps need and can't be given: the inputs of a workflow are recorded."""
+    """Objects that steps need and that can't be inputs, because the inputs of a workflow are recorded."""
 
     entries: Sequence[str] = ()
     tick: Tick = staticmethod(lambda: None)

@@ -41,7 +41,7 @@ class _Setup:
 
     @property
     def about(self) -> str:
-        """Which version it is, and how it is set up."""
+        """The version and the configuration."""
         return f"{version('langgraph')}, durability={self.mode!r}"
 
     def durability(self, store: Store) -> Durability | None:
@@ -216,19 +216,19 @@ class LangGraphDelta(_Historian):
 
     @property
     def about(self) -> str:
-        """How it is set up."""
+        """The configuration."""
         return "the same with `DeltaChannel` (beta) for a history, of texts or of messages"
 
 
 class LangGraphAsync(_Player):
-    """What it does if it is not told."""
+    """The default mode."""
 
     name = "langgraph async"
     keeps = "`durability='async'`, its default: the same, but the next superstep runs while it is being saved"
     mode = "async"
 
     def durability(self, store: Store) -> Durability | None:
-        """Where nothing is written the modes are the same."""
+        """Return the durability. Without a store the modes do not differ."""
         return Durability.LATE if store in {Store.SQLITE, Store.POSTGRES} else None
 
 

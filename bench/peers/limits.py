@@ -25,7 +25,7 @@ ENCODE_LARGE: Final = "json.dumps of 10 MB"
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """What all limits have in common."""
+    """The common part of all limits."""
 
     name: str
     weight: int
@@ -95,7 +95,7 @@ class Encode(_Limit):
 
     @asynccontextmanager
     async def bound(self, times: int, place: Place) -> AsyncGenerator[Run]:
-        """The same value again and again."""
+        """Commit the same value again and again."""
         assert place.store is Store.NONE, "it has no other durability"
         value = nested(self.size)
 

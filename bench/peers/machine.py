@@ -35,11 +35,11 @@ class Machine:
 
     @property
     def about(self) -> str:
-        """Which versions these are."""
+        """The versions."""
         return f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
 
     def durability(self, store: Store) -> Durability | None:
-        """What is written is synced. Keeping a value in memory costs nothing worth a line."""
+        """Writes are synced. A value in memory costs nothing that is worth a line."""
         match store:
             case Store.NONE:
                 return Durability.NONE

@@ -36,7 +36,7 @@ class _Setup:
 
     @property
     def about(self) -> str:
-        """Which version it is, and how it is set up."""
+        """The version and the configuration."""
         return f"{version('perdure')}, defaults"
 
     def durability(self, store: Store) -> Durability | None:

@@ -40,13 +40,13 @@ class Load:
 
     @property
     def title(self) -> str:
-        """What is measured, in a few words."""
+        """The title, in a few words."""
         if self.ballast in _BARE:
             return f"{self.ballast.value}, to compare with"
         return f"{shown(self.size)} unchanged: {self.ballast.value}"
 
     def durability(self, peer: Peer, store: Store) -> Durability | None:
-        """That of the peer's store."""
+        """Return the durability of the peer's store."""
         return peer.durability(store) if isinstance(peer, Carries) and peer.carries(self.ballast, store) else None
 
     def small(self) -> Self:
@@ -54,7 +54,7 @@ class Load:
         return replace(self, supersteps=_FEW, size=min(self.size, BALLAST_BYTES // 100))
 
     async def reading(self, peer: Peer, room: Room) -> Reading:
-        """What one superstep took and wrote."""
+        """Measure the time and the bytes of one superstep."""
         assert isinstance(peer, Carries), "who can't do it has no durability"
         # A server that has just written all its pages logs each of them whole when it is next changed. Over a few
         # supersteps that would be all there is to see.
@@ -77,7 +77,7 @@ class Load:
 
 @cache
 def _ballast(kind: Ballast, size: int) -> object:
-    """So many bytes, the same in every round."""
+    """Return this many bytes, equal in every round."""
     chance = random.Random(kind.value)  # noqa: S311 - nobody has to be kept from guessing them
     match kind:
         case Ballast.NONE | Ballast.EMPTY:

@@ -31,11 +31,11 @@ class Conversation:
 
     @property
     def title(self) -> str:
-        """What is measured, in a few words."""
+        """The title, in a few words."""
         return f"conversation with an agent, {self.turns:,} turns of {TURN_BYTES:,} bytes"
 
     def durability(self, peer: Peer, store: Store) -> Durability | None:
-        """That of the peer's store."""
+        """Return the durability of the peer's store."""
         can = isinstance(peer, Converses) and peer.converses(self.turns, store)
         return peer.durability(store) if can else None
 
@@ -44,7 +44,7 @@ class Conversation:
         return replace(self, turns=_FEW)
 
     async def reading(self, peer: Peer, room: Room) -> Reading:
-        """What the whole conversation took, and what was written until its store was closed."""
+        """Measure the whole conversation, and the bytes until its store was closed."""
         assert isinstance(peer, Converses), "who can't do it has no durability"
         script = Script.of(self.turns)
         probe = Probe(room.meter, room.place, warm=0, every=max(1, self.turns // _LOOKS), settles=True)

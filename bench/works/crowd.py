@@ -29,11 +29,11 @@ class Crowd:
 
     @property
     def title(self) -> str:
-        """What is measured, in a few words."""
+        """The title, in a few words."""
         return f"{self.runs} concurrent runs of {self.supersteps} supersteps"
 
     def durability(self, peer: Peer, store: Store) -> Durability | None:
-        """That of the peer's store."""
+        """Return the durability of the peer's store."""
         return peer.durability(store) if isinstance(peer, Crowds) else None
 
     def small(self) -> Self:
@@ -41,7 +41,7 @@ class Crowd:
         return replace(self, runs=_FEW, supersteps=_FEW)
 
     async def reading(self, peer: Peer, room: Room) -> Reading:
-        """What one superstep took, of whichever run."""
+        """Measure one superstep of any run."""
         assert isinstance(peer, Crowds), "who can't do it has no durability"
         supersteps = self.runs * self.supersteps
         async with peer.crowd(self.runs, self.supersteps, room.place) as run:

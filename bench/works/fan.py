@@ -30,11 +30,11 @@ class Fan:
 
     @property
     def title(self) -> str:
-        """What is measured, in a few words."""
+        """The title, in a few words."""
         return f"one to {self.branches:,} executors and back, {self.kept}"
 
     def durability(self, peer: Peer, store: Store) -> Durability | None:
-        """That of the peer's store."""
+        """Return the durability of the peer's store."""
         return peer.durability(store) if isinstance(peer, Fans) else None
 
     def small(self) -> Self:
@@ -42,7 +42,7 @@ class Fan:
         return replace(self, laps=1, branches=_FEW)
 
     async def reading(self, peer: Peer, room: Room) -> Reading:
-        """What one branch took, out and back."""
+        """Measure one branch, out and back."""
         assert isinstance(peer, Fans), "who can't do it has no durability"
         answers = self.laps * self.branches
         async with peer.fan(self.laps, self.branches, room.place) as run:

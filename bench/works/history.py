@@ -33,11 +33,11 @@ class History:
 
     @property
     def title(self) -> str:
-        """What is measured, in a few words."""
+        """The title, in a few words."""
         return f"history grows by 1 KB a superstep, {self.supersteps:,} supersteps"
 
     def durability(self, peer: Peer, store: Store) -> Durability | None:
-        """That of the peer's store."""
+        """Return the durability of the peer's store."""
         return peer.durability(store) if isinstance(peer, Grows) else None
 
     def small(self) -> Self:
@@ -45,7 +45,7 @@ class History:
         return replace(self, supersteps=_FEW)
 
     async def reading(self, peer: Peer, room: Room) -> Reading:
-        """What the whole run took, and what was written until its store was closed."""
+        """Measure the whole run, and the bytes until its store was closed."""
         assert isinstance(peer, Grows), "who can't do it has no durability"
         entries = _entries(self.supersteps)
         probe = Probe(room.meter, room.place, warm=0, every=max(1, self.supersteps // _LOOKS), settles=True)

@@ -1,4 +1,4 @@
-"""What a program waits for before it can begin."""
+"""The time of an import."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Import:
     stores: Sequence[Store] = (Store.NONE,)
 
     def durability(self, peer: Peer, store: Store) -> Durability | None:
-        """There is nothing to be kept."""
+        """Return NONE: nothing is stored."""
         return Durability.NONE if peer.name in self.pythons and store is Store.NONE else None
 
     def small(self) -> Self:

@@ -1,4 +1,4 @@
-"""What the machine can do at best."""
+"""The limits of the machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Limits:
     stores: Sequence[Store] = (Store.NONE, Store.FILE, Store.SQLITE, Store.POSTGRES)
 
     def durability(self, peer: Peer, store: Store) -> Durability | None:
-        """That of the limit, at the one store that it is about."""
+        """Return the durability of the limit with its own store."""
         return peer.durability(store) if isinstance(peer, Bounds) else None
 
     def small(self) -> Self:
@@ -36,7 +36,7 @@ class Limits:
         return replace(self, times=_FEW)
 
     async def reading(self, peer: Peer, room: Room) -> Reading:
-        """What doing it once took."""
+        """Measure one repetition."""
         assert isinstance(peer, Bounds), "others have no durability"
         times = max(1, self.times // peer.weight)
         async with peer.bound(times, room.place) as run:

@@ -33,11 +33,11 @@ class Resume:
 
     @property
     def title(self) -> str:
-        """What is measured, in a few words."""
+        """The title, in a few words."""
         return f"resume from the latest of {self.checkpoints:,} checkpoints"
 
     def durability(self, peer: Peer, store: Store) -> Durability | None:
-        """That of the peer's store."""
+        """Return the durability of the peer's store."""
         return peer.durability(store) if isinstance(peer, Resumes) else None
 
     def small(self) -> Self:
@@ -45,7 +45,7 @@ class Resume:
         return replace(self, checkpoints=max(_FEW, self.checkpoints // _PART), times=1)
 
     async def reading(self, peer: Peer, room: Room) -> Reading:
-        """What one resume took. Each works on a copy of its own, for resuming adds a checkpoint."""
+        """Measure one resume. Each works on a copy, because resuming adds a checkpoint."""
         assert isinstance(peer, Resumes), "who can't do it has no durability"
         original = room.kept / f"{peer.name}, {room.place.store.value}, {self.checkpoints}"
         if not (original / _DONE).exists():
@@ -66,6 +66,6 @@ class Resume:
 
 
 def _empty(directory: Path) -> None:
-    """What an earlier bench has begun and not ended is of no use."""
+    """Remove what an earlier bench has left unfinished."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)

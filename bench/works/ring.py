@@ -28,7 +28,7 @@ class Ring:
     unit: str = "superstep"
 
     def durability(self, peer: Peer, store: Store) -> Durability | None:
-        """That of the peer's store."""
+        """Return the durability of the peer's store."""
         return peer.durability(store) if isinstance(peer, Rings) else None
 
     def small(self) -> Self:
@@ -36,7 +36,7 @@ class Ring:
         return replace(self, supersteps=_FEW)
 
     async def reading(self, peer: Peer, room: Room) -> Reading:
-        """What one superstep took."""
+        """Measure one superstep."""
         assert isinstance(peer, Rings), "who can't do it has no durability"
         async with peer.ring(self.supersteps, room.place) as run:
             return Reading(await timed(run, expected=self.supersteps) / self.supersteps)
