@@ -167,7 +167,7 @@ class RunRecord:
     """Number of leases since it was last released or made progress. All but the last owner have died."""
 
     @property
-    def standing(self) -> RunStatus:
+    def run_status(self) -> RunStatus:
         """The status: halted, or as the head leaves it."""
         return self.status if self.halt is None else self.halt.kind
 

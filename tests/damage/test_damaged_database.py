@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(LIMIT_SECONDS)
 
-PAGE_SIZE = 1024
+PAGE_SIZE = 512
 LOG_HEADER_SIZE = 32
 FRAME_HEADER_SIZE = 24
 SCHEMA = "sqlite_schema"

@@ -150,7 +150,7 @@ def test_an_interrupt_ends_the_process_of_a_host_and_leaves_the_run_unharmed(tmp
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(serve())
-    assert standing(tmp_path / "runs.db").standing == "running"
+    assert standing(tmp_path / "runs.db").run_status == "running"
 
 
 def test_a_plain_run_that_ends_the_process_does_so_and_can_go_on(tmp_path: Path) -> None:
@@ -160,4 +160,4 @@ def test_a_plain_run_that_ends_the_process_does_so_and_can_go_on(tmp_path: Path)
     with pytest.raises(SystemExit):
         asyncio.run(run())
     record = standing(tmp_path / "db")
-    assert (record.standing, record.halt) == ("running", None)
+    assert (record.run_status, record.halt) == ("running", None)

@@ -32,7 +32,7 @@ async def record_of(storage: Storage) -> RunRecord:
 async def test_a_failed_run_stands_as_failed_with_the_reason(storage: Storage) -> None:
     await failed(breaking(storage, node=Breaking(at=2)))
     record = await record_of(storage)
-    assert (record.standing, record.status, record.owner) == ("failed", "running", None)
+    assert (record.run_status, record.status, record.owner) == ("failed", "running", None)
     assert record.halt is not None
     assert "broke at" in record.halt.reason
     assert json.loads(record.halt.data)["error_type"] == "ArithmeticError"
@@ -44,27 +44,27 @@ async def test_it_stands_as_failed_until_it_gets_on(storage: Storage) -> None:
     await failed(breaking(storage, node=Breaking(at=2)))
     await breaking(storage, node=Breaking(at=99)).run(run_id="r")
     record = await record_of(storage)
-    assert (record.standing, record.halt) == ("idle", None)
+    assert (record.run_status, record.halt) == ("idle", None)
 
 
 async def test_a_call_that_is_refused_leaves_it_failed(storage: Storage) -> None:
     await failed(breaking(storage, node=Breaking(at=2)))
     with pytest.raises(UnknownRequestError):
         await breaking(storage, node=Breaking(at=99)).run(run_id="r", responses={"nobody asked": 1})
-    assert (await record_of(storage)).standing == "failed"
+    assert (await record_of(storage)).run_status == "failed"
 
 
 async def test_a_run_over_its_budget_has_failed(storage: Storage) -> None:
     with pytest.raises(BudgetExceededError):
         await breaking(storage, node=Breaking(at=99)).run(1, run_id="r", budget={"supersteps": 1})
-    assert (await record_of(storage)).standing == "failed"
+    assert (await record_of(storage)).run_status == "failed"
 
 
 async def test_a_refusal_is_no_failure(storage: Storage) -> None:
     await asking(storage).run("a", run_id="r")
     with pytest.raises(UnknownRequestError):
         await asking(storage).run(run_id="r", responses={"nobody asked": 1})
-    assert (await record_of(storage)).standing == "waiting"
+    assert (await record_of(storage)).run_status == "waiting"
 
 
 async def test_an_abandoned_stream_is_no_failure(storage: Storage) -> None:
@@ -74,7 +74,7 @@ async def test_an_abandoned_stream_is_no_failure(storage: Storage) -> None:
             break
     await stream.aclose()
     record = await record_of(storage)
-    assert (record.standing, record.owner) == ("running", None)
+    assert (record.run_status, record.owner) == ("running", None)
 
 
 async def test_what_only_enters_is_durable_and_runs_nothing(storage: Storage) -> None:
@@ -82,7 +82,7 @@ async def test_what_only_enters_is_durable_and_runs_nothing(storage: Storage) ->
     call = Call(message=1, run_id="r", storage=storage, commit_input_only=True)
     told = [event.type async for event in breaking(storage, node=node).stream(call)]
     record = await record_of(storage)
-    assert (record.standing, record.position, record.owner) == ("running", 0, None)
+    assert (record.run_status, record.position, record.owner) == ("running", 0, None)
     assert "executor_invoked" not in told
     assert node.seen == []
 

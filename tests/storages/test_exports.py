@@ -367,7 +367,7 @@ class Meddled(Handing):
 
     async def archive(self, run_id: str) -> Archive:
         archive = await self._store.archive(run_id)
-        if (record := await self._store.run(run_id)) is not None and record.standing == "exported":
+        if (record := await self._store.run(run_id)) is not None and record.run_status == "exported":
             await self._meddle()
         return archive
 
@@ -381,7 +381,7 @@ async def test_an_export_writes_no_file_if_the_run_was_opened_meanwhile(storage:
     with pytest.raises(RunBusyError, match=r"'errand' .* has imported it"):
         await meddled.export_run("errand", tmp_path / "out" / "second")
     assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["what was here before"]
-    assert (await record_of(storage)).standing == "failed"
+    assert (await record_of(storage)).run_status == "failed"
 
 
 async def test_an_export_writes_no_file_if_the_run_was_opened_and_exported_meanwhile(
@@ -442,7 +442,7 @@ def test_an_export_that_is_killed_at_any_point_leaves_no_run_that_others_go_on_w
 
     async def left() -> tuple[str, list[str]]:
         async with opened(kind, tmp_path) as storage:
-            return (await record_of(storage)).standing, await due(storage)
+            return (await record_of(storage)).run_status, await due(storage)
 
     async def opening() -> None:
         async with opened(kind, tmp_path) as storage:
@@ -514,7 +514,7 @@ async def test_a_path_that_can_be_no_file_changes_nothing(storage: StoreStorage,
     for name in ("x" * 300, "null\0byte"):
         with pytest.raises(WorkflowCheckpointException, match="can't be a file to export to"):
             await storage.export_run("errand", tmp_path / name)
-    assert (await record_of(storage)).standing == "failed"
+    assert (await record_of(storage)).run_status == "failed"
     errands.open_the_way()
     assert (await errands.build(storage).run(run_id="errand")).get_outputs()
 

@@ -18,8 +18,8 @@ from perdure.storage.file import lines
 from perdure.storage.file.blobs import place as place_blobs
 from perdure.storage.file.checkpoints import CheckpointFile, decode, encode, fits_inline
 from perdure.storage.file.directory import Counter
-from perdure.storage.ids import file_name
 from perdure.storage.owners import Owners
+from perdure.storage.rules import file_name
 from perdure.storage.worker import Worker
 from perdure.testing.disk import EVERYTHING_SURVIVES, NOTHING_SURVIVES, SimulatedDisk
 

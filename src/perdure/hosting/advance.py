@@ -159,9 +159,9 @@ class Advancer:
         record = await self._store.run(run_id)
         if record is None:
             raise RunNotFoundError(run_id)
-        if record.standing in _NOT_ADVANCED:
+        if record.run_status in _NOT_ADVANCED:
             # Commands in its inbox wait until somebody recovers the run.
-            return Rest(record.standing)
+            return Rest(record.run_status)
         try:
             with no_exit():
                 attempt = _Attempt(self._catalog.build(record.workflow_name))

@@ -465,7 +465,7 @@ def _after(
     return [
         record
         for record in records[position + 1 :]
-        if workflow in {None, record.workflow_name} and status in {None, record.standing}
+        if workflow in {None, record.workflow_name} and status in {None, record.run_status}
     ]
 
 

@@ -150,7 +150,7 @@ class RunInfo:
         return cls(
             run_id=record.run_id,
             workflow_name=record.workflow_name,
-            status="quarantined" if record.standing == "parked" else record.standing,
+            status="quarantined" if record.run_status == "parked" else record.run_status,
             error=None if record.halt is None else record.halt.reason,
             owner=None if record.owner is None else str(record.owner),
             attempts=record.attempts,

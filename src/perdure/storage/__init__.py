@@ -5,7 +5,6 @@ from perdure.storage.checkpoint_storage import CheckpointID, CheckpointStorage
 from perdure.storage.disk import Disk, Stamp
 from perdure.storage.event_log import committed_events
 from perdure.storage.file import FileStore
-from perdure.storage.ids import RUN_ID_LENGTH_MAX, require_run_id
 from perdure.storage.memory import MemoryStore
 from perdure.storage.owners import this_process
 from perdure.storage.port import (
@@ -20,6 +19,7 @@ from perdure.storage.port import (
 )
 from perdure.storage.postgres import PostgresStore
 from perdure.storage.requests import PendingRequest, RequestQueue, is_plain
+from perdure.storage.rules import RUN_ID_LENGTH_MAX, require_run_id
 from perdure.storage.sizes import PartSize, SizeReport
 from perdure.storage.sql.database import Sync
 from perdure.storage.sqlite import SqliteStore

@@ -76,6 +76,3 @@ class OnlyProcess:
     def is_dead(self, owner: Owner) -> bool:
         del owner
         return False
-
-    def living(self, owner: Owner | None) -> str | None:
-        return owner.id if owner else None

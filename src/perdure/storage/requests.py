@@ -130,7 +130,7 @@ class RequestQueue:
         found: list[PendingRequest] = []
         for record in records:
             # The requests of an exported run are answered where it is now.
-            if record.standing in {"idle", "exported"}:
+            if record.run_status in {"idle", "exported"}:
                 continue
             try:
                 found += await self._requests_of(record.run_id)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.records import FullHistory, KeepFor, KeepLast, LatestOnly, Retention
-from perdure.storage.ids import APART
+from perdure.storage.rules import APART
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from datetime import datetime
 
     from perdure.records import HeadStatus
+
+Policy: TypeAlias = LatestOnly | FullHistory | KeepLast | KeepFor
 
 PRUNED_PER_COMMIT_MAX = 100
 """Number of checkpoints, and of batches of events, that one commit removes at most. The next commit goes on."""
@@ -47,57 +48,20 @@ def of_tenant(retention: Retention, tenant: str) -> Retention:
 
 def forgets(retention: Retention) -> bool:
     """Return whether a retention removes anything."""
-    return not all(
-        isinstance(each, FullHistory) for each in (retention.checkpoints, retention.finished_runs, retention.events)
-    )
+    return retention != Retention()
 
 
-@functools.lru_cache(maxsize=256)
-def moment(timestamp: str) -> float | None:
-    """Return a timestamp as seconds since the epoch, or None if it can't be read. Then it never grows old."""
-    try:
-        time = datetime.fromisoformat(timestamp)
-    except ValueError:
-        return None
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-
-
-def kept_newest(retention: Retention) -> int | None:
-    """Return how many of a run's newest checkpoints stay, if their number decides."""
-    match retention.checkpoints:
+def limits(policy: Policy, now: datetime) -> tuple[int | None, float | None]:
+    """Return how many of the newest stay, or the time before which they are old. None and None keep all."""
+    match policy:
         case LatestOnly():
-            return 1
+            return 1, None
         case KeepLast(n):
-            return n
-        case FullHistory() | KeepFor():
-            return None
-
-
-def checkpoint_cutoff(retention: Retention, now: datetime) -> float | None:
-    """Return the time before which checkpoints are old, if their age decides."""
-    match retention.checkpoints:
+            return n, None
         case KeepFor(age):
-            return now.timestamp() - age.total_seconds()
-        case LatestOnly() | KeepLast() | FullHistory():
-            return None
-
-
-def kept_newest_batches(retention: Retention) -> int | None:
-    """Return how many of a run's newest batches of events stay, if their number decides."""
-    match retention.events:
-        case KeepLast(n):
-            return n
-        case FullHistory() | KeepFor():
-            return None
-
-
-def events_cutoff(retention: Retention, now: datetime) -> float | None:
-    """Return the time before which events are old, if their age decides."""
-    match retention.events:
-        case KeepFor(age):
-            return now.timestamp() - age.total_seconds()
-        case KeepLast() | FullHistory():
-            return None
+            return None, now.timestamp() - age.total_seconds()
+        case FullHistory():
+            return None, None
 
 
 def prunable_batches(retention: Retention, moments: Sequence[float | None], now: datetime) -> int:
@@ -105,10 +69,9 @@ def prunable_batches(retention: Retention, moments: Sequence[float | None], now:
 
     The oldest batches go, so that the rest has no gap.
     """
-    newest = kept_newest_batches(retention)
+    newest, cutoff = limits(retention.events, now)
     if newest is not None:
         return max(0, len(moments) - newest)
-    cutoff = events_cutoff(retention, now)
     if cutoff is not None:
         return next((number for number, moment in enumerate(moments) if not is_older(moment, cutoff)), len(moments))
     return 0
@@ -116,19 +79,14 @@ def prunable_batches(retention: Retention, moments: Sequence[float | None], now:
 
 def finished_cutoff(retention: Retention, now: datetime) -> float | None:
     """Return the time before which a finished run is old, if finished runs are removed at all."""
-    match retention.finished_runs:
-        case KeepFor(age):
-            return now.timestamp() - age.total_seconds()
-        case FullHistory():
-            return None
+    return limits(retention.finished_runs, now)[1]
 
 
 def prunable(retention: Retention, history: Sequence[Entry], now: datetime) -> Iterable[Entry]:
     """Return the checkpoints of a run, oldest first, that retention removes. The store spares the head."""
-    newest = kept_newest(retention)
+    newest, cutoff = limits(retention.checkpoints, now)
     if newest is not None:
         return history[: max(0, len(history) - newest)]
-    cutoff = checkpoint_cutoff(retention, now)
     if cutoff is not None:
         return [entry for entry in history if is_older(entry.moment, cutoff)]
     return []
@@ -137,11 +95,6 @@ def prunable(retention: Retention, history: Sequence[Entry], now: datetime) -> I
 def is_older(moment: float | None, cutoff: float) -> bool:
     """Return whether a time is before the cutoff."""
     return moment is not None and moment < cutoff
-
-
-def is_collection_due(*, pruned: int, remaining: int) -> bool:
-    """Return whether enough was removed since the last collection to be worth its cost."""
-    return pruned >= max(PRUNED_BEFORE_COLLECTION_MIN, remaining)
 
 
 class Proportion:
@@ -158,6 +111,6 @@ class Proportion:
         if pruned < self._remaining:
             return False
         remaining = count()
-        is_due = is_collection_due(pruned=pruned, remaining=remaining)
+        is_due = pruned >= max(PRUNED_BEFORE_COLLECTION_MIN, remaining)
         self._remaining = PRUNED_BEFORE_COLLECTION_MIN if is_due else remaining
         return is_due

@@ -1,13 +1,19 @@
-"""The rules of leases and commits, as pure functions on values.
+"""The rules of ids, leases and commits, as pure functions on values.
 
 Every store checks these before a change, and stores the run that they return.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import itertools
+import posixpath
+import unicodedata
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from perdure.errors import (
     CheckpointDamagedError,
@@ -22,7 +28,6 @@ from perdure.errors import (
     WorkflowCheckpointException,
 )
 from perdure.records import EventBatch, RunRecord, digest
-from perdure.storage.retention import moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +35,18 @@ if TYPE_CHECKING:
     from perdure.records import Archive, Blob, Command, Commit, Halt, HeadStatus, Lease, NewRun, Owner
 
 BEFORE_THE_FIRST = -1
+
+RUN_ID_LENGTH_MAX = 200
+CHECKPOINT_ID_LENGTH_MAX = 220
+"""Room for a run id followed by "@" and a number."""
+
+APART = "perdure:"
+"""Prefix of tenants that hold perdure's own data beside the runs: conversations, definitions."""
+
+_UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
+_SAFE_IN_FILE_NAMES = "@+=,-_."
+_FILE_NAME_LENGTH_MAX = 180
+_FILE_NAME_PREFIX_LENGTH = 120
 
 
 @dataclass(slots=True)
@@ -413,3 +430,58 @@ def event_times(archive: Archive) -> Sequence[float | None]:
     for batch in reversed(archive.events):
         moments.append(known.get(batch.checkpoint_id, moments[-1] if moments else None))
     return moments[::-1]
+
+
+def _require_id(kind: str, length_max: int, value: str) -> None:
+    """Raise WorkflowCheckpointException for a string that can't be an id."""
+    if not value:
+        raise WorkflowCheckpointException(f"a {kind} can't be empty; give one")
+    if len(value) > length_max:
+        raise WorkflowCheckpointException(
+            f"the {kind} {value[:40]!r}... has {len(value)} characters, more than {length_max}; shorten it"
+        )
+    if not value.isprintable() and any(unicodedata.category(character) in _UNPRINTABLE for character in value):
+        raise WorkflowCheckpointException(f"the {kind} {value!r} has control characters in it; leave them out")
+    # Stores without directories refuse such ids too, so that a run can move to any store.
+    if ("/" in value or "\\" in value or value == "..") and _escapes_directory(value):
+        raise WorkflowCheckpointException(
+            f"the {kind} {value!r}, read as a path, leads out of a storage's directory; choose one that is not a path"
+        )
+
+
+require_run_id = functools.partial(_require_id, "run id", RUN_ID_LENGTH_MAX)
+"""Refuse a string that can't be the id of a run."""
+
+require_checkpoint_id = functools.partial(_require_id, "checkpoint id", CHECKPOINT_ID_LENGTH_MAX)
+"""Refuse a string that can't be the id of a checkpoint."""
+
+require_tenant = functools.partial(_require_id, "name of a tenant", RUN_ID_LENGTH_MAX)
+"""Refuse a string that can't be the name of a tenant."""
+
+
+def _escapes_directory(value: str) -> bool:
+    path = posixpath.normpath(posixpath.join("/inside", value.replace("\\", "/")))
+    return path != "/inside" and not path.startswith("/inside/")
+
+
+@functools.lru_cache(maxsize=1024)
+def file_name(value: str) -> str:
+    """Return a file name that no other value has; the value itself where possible."""
+    name = quote(value, safe=_SAFE_IN_FILE_NAMES, errors="surrogatepass").replace("~", "%7E")
+    if name.startswith("."):
+        name = "%2E" + name[1:]
+    if len(name) <= _FILE_NAME_LENGTH_MAX:
+        return name
+    # Only shortened names contain "~", so they never equal a name that is not shortened.
+    whole = hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+    return f"{name[:_FILE_NAME_PREFIX_LENGTH]}~{whole}"
+
+
+@functools.lru_cache(maxsize=256)
+def moment(timestamp: str) -> float | None:
+    """Return a timestamp as seconds since the epoch, or None if it can't be read. Then it never grows old."""
+    try:
+        time = datetime.fromisoformat(timestamp)
+    except ValueError:
+        return None
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

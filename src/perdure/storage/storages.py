@@ -14,11 +14,11 @@ from perdure.storage.checkpoint_storage import carried_manifest, saved_manifest
 from perdure.storage.event_log import committed_events
 from perdure.storage.export import export_run, import_run
 from perdure.storage.file import FileStore
-from perdure.storage.ids import APART
 from perdure.storage.memory import MemoryStore
 from perdure.storage.port import is_tenant_store
 from perdure.storage.postgres import PostgresStore
 from perdure.storage.requests import RequestQueue
+from perdure.storage.rules import APART
 from perdure.storage.sizes import size_report
 from perdure.storage.sqlite import SqliteStore
 

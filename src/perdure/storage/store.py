@@ -18,8 +18,8 @@ from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException, 
 from perdure.records import SinceHead, WholeCheckpoint
 from perdure.storage import notifications
 from perdure.storage.group_commit import GroupWriter, PendingCommit, PendingRecords
-from perdure.storage.ids import APART, require_checkpoint_id, require_run_id, require_tenant
 from perdure.storage.port import Backend, HostBackend
+from perdure.storage.rules import APART, require_checkpoint_id, require_run_id, require_tenant
 from perdure.storage.worker import forget_parent_in_child
 
 if TYPE_CHECKING:

@@ -173,9 +173,9 @@ class Storm:
     async def _unfinished(self) -> str:
         async with self._place.storage() as storage:
             records = await storage.store.runs()
-        left = [record for record in records if record.standing != "idle" or record.owner is not None]
+        left = [record for record in records if record.run_status != "idle" or record.owner is not None]
         return "\n".join(
-            f"{record.run_id} at {record.head} is {record.standing}, {record.attempts} attempts, owner {record.owner}"
+            f"{record.run_id} at {record.head} is {record.run_status}, {record.attempts} attempts, owner {record.owner}"
             for record in left[:_SHOWN_MAX]
         )
 
@@ -218,7 +218,7 @@ async def _wrongs(storage: StoreStorage, record: RunRecord, served: Served) -> l
     found = {
         f"has outputs {served.outputs}, not {expected}": served.outputs != expected,
         f"has told {told}, not {expected}": told != expected,
-        f"is {record.standing}": record.standing != "idle",
+        f"is {record.run_status}": record.run_status != "idle",
         f"is claimed by {record.owner}": owner is not None,
         f"has {record.attempts} attempts open": record.attempts > (0 if record.owner is None else 1),
         f"asked {kinds.count('request_info')} times": kinds.count("request_info") != 1,

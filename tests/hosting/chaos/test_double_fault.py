@@ -165,7 +165,7 @@ async def require_whole(storage: StoreStorage) -> None:
     """The log has each fact once, and nobody has the run."""
     record = await storage.store.run(RUN)
     assert record is not None
-    assert (record.standing, record.owner, record.attempts) == ("idle", None, 0)
+    assert (record.run_status, record.owner, record.attempts) == ("idle", None, 0)
     events = [event async for event in storage.events(RUN)]
     assert [event.seq for event in events] == list(range(1, record.events + 1))
     completed = [event.executor_id for event in events if event.type == "executor_completed"]

@@ -45,7 +45,7 @@ from perdure.storage.file.checkpoints import CheckpointFile, RunAfter, usual_id
 from perdure.storage.file.directory import Directory
 from perdure.storage.file.run_files import CONSUMED_MAX, LogLine
 from perdure.storage.group_commit import PendingCommit, PendingRecords
-from perdure.storage.ids import file_name
+from perdure.storage.rules import file_name
 from perdure.storage.owners import LEASE_SECONDS, Owners, require_lease
 from perdure.storage.port import require_durability
 from perdure.storage.store import BackedStore
@@ -310,7 +310,7 @@ class FileBackend:
         return [
             record
             for record in records
-            if workflow_name in {None, record.workflow_name} and status in {None, record.standing}
+            if workflow_name in {None, record.workflow_name} and status in {None, record.run_status}
         ]
 
     def archive(self, run_id: str) -> Archive:

@@ -25,8 +25,8 @@ from urllib.parse import unquote
 
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import Blob, EventBatch, Manifest, digest
-from perdure.storage.ids import file_name
-from perdure.storage.retention import Entry, moment
+from perdure.storage.retention import Entry
+from perdure.storage.rules import file_name, moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,7 +10,7 @@ from perdure.storage.file import lines
 from perdure.storage.file.blobs import Blobs, closure
 from perdure.storage.file.checkpoints import Checkpoints
 from perdure.storage.file.run_files import RunFiles
-from perdure.storage.ids import file_name
+from perdure.storage.rules import file_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence

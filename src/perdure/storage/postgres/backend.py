@@ -6,13 +6,11 @@ by which a repetition recognizes it as its own.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from perdure.errors import WorkflowCheckpointException
-from perdure.records import Lease
 from perdure.storage.group_commit import PendingCommit
 from perdure.storage.postgres.database import ConflictError, ConnectionLostError
 from perdure.storage.sql.backend import SqlBackend
@@ -22,18 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure.clock import Clock
-    from perdure.records import Archive, Command, Halt, NewRun, Retention
+    from perdure.records import Archive, Command, Halt, Lease, NewRun, Retention
     from perdure.storage.group_commit import Pending
     from perdure.storage.postgres.database import PostgresDatabase
     from perdure.storage.postgres.owners import PostgresOwners
     from perdure.storage.rules import RunState
-
-
-class _LastLease(threading.local):
-    """The lease that the thread last tried to take: its token, and the halt that it would end."""
-
-    token: int | None = None
-    halt: Halt | None = None
 
 
 class PostgresBackend(SqlBackend):
@@ -52,37 +43,41 @@ class PostgresBackend(SqlBackend):
         self._postgres = database
         self._retry = database.retry
         self._session = owners
-        self._last_lease = _LastLease()
 
     @override
-    def acquire(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Lease:
+    def acquire(
+        self,
+        run_id: str,
+        *,
+        create: NewRun | None,
+        takeover: bool,
+        token: int | None,
+        tried: list[Lease] | None = None,
+    ) -> Lease:
+        leases: list[Lease] = [] if tried is None else tried
+
         def acquire() -> Lease:
             # Others have to see that we are alive before they see that we own something.
             self._session.enter()
-            return super(PostgresBackend, self).acquire(run_id, create=create, takeover=takeover, token=token)
+            return super(PostgresBackend, self).acquire(
+                run_id, create=create, takeover=takeover, token=token, tried=leases
+            )
 
-        self._last_lease.token = None
-        return self._retry(acquire, again=lambda: self._find_own_lease(run_id) or acquire())
+        def acquire_again() -> Lease:
+            state = self._read_when_settled(run_id)
+            # No two leases have the same token.
+            mine = [
+                lease for lease in leases if state and (state.token, state.record.owner) == (lease.token, lease.owner)
+            ]
+            return mine[0] if mine else acquire()
 
-    @override
-    def _next_token(self, state: RunState, given: int | None) -> int:
-        token = super()._next_token(state, given)
-        self._last_lease.token, self._last_lease.halt = token, state.record.halt
-        return token
-
-    def _find_own_lease(self, run_id: str) -> Lease | None:
-        """Return the lease that was tried last, if we have it."""
-        state, me = self._read_when_settled(run_id), self._session.enter()
-        token = self._last_lease.token
-        if token is None or state is None or state.token != token or state.record.owner != me:
-            return None
-        return Lease(run_id, token, me, state.record.attempts, self._last_lease.halt, state.record)
+        return self._retry(acquire, again=acquire_again)
 
     def _read_when_settled(self, run_id: str) -> RunState | None:
         """Return a run once no transaction changes it any more, not even one of our own lost session."""
-        with self._database.errors(), self._database.transaction():
-            self._tables.execute("hold_run", run_id=run_id)
-            return self._tables.lock_run(run_id)
+        with self._database.transaction():
+            self.execute("hold_run", run_id=run_id)
+            return self.lock_run(run_id)
 
     @override
     def release(self, lease: Lease, *, halt: Halt | None) -> None:
@@ -95,9 +90,9 @@ class PostgresBackend(SqlBackend):
         is_unknown = False
 
         def write() -> None:
-            with self._database.errors(), self._postgres.transaction(lazy=_is_lazy(ordered), pipelined=True):
+            with self._postgres.transaction(lazy=_is_lazy(ordered), pipelined=True):
                 states = self._write_group(ordered)
-            self._remember(states)
+            self._known.update(states)
 
         def write_again() -> None:
             nonlocal is_unknown
@@ -121,7 +116,7 @@ class PostgresBackend(SqlBackend):
         """Return which of several writes of unknown outcome were not written."""
 
         def look() -> Sequence[Pending]:
-            with self._database.errors(), self._postgres.transaction():
+            with self._postgres.transaction():
                 written = self._written(pending)
             return [each for each in pending if each not in written]
 
@@ -131,7 +126,7 @@ class PostgresBackend(SqlBackend):
         """Write the entries that are not there."""
         for each in pending:
             self._known.pop(each.lease.run_id, None)
-        with self._database.errors(), self._postgres.transaction(lazy=_is_lazy(pending)):
+        with self._postgres.transaction(lazy=_is_lazy(pending)):
             written = self._written(pending)
             for each in pending:
                 if each not in written:
@@ -142,16 +137,16 @@ class PostgresBackend(SqlBackend):
         written: list[Pending] = []
         for number, each in enumerate(pending):
             # With the lock, no transaction changes the run any more, not even one of our own lost session.
-            state = self._tables.lock_run(each.lease.run_id)
+            state = self.lock_run(each.lease.run_id)
             if isinstance(each, PendingCommit) and self._is_written(each, state):
-                each.waiting = self._tables.number("newest_command", run_id=each.lease.run_id)
+                each.waiting = self.number("newest_command", run_id=each.lease.run_id)
                 written += [earlier for earlier in pending[: number + 1] if earlier.lease == each.lease]
         return written
 
     def _is_written(self, pending: PendingCommit, state: RunState | None) -> bool:
         """Return whether the checkpoint is there and its lease still holds."""
         manifest = pending.commit.manifest
-        row = self._tables.find_checkpoint(manifest.checkpoint_id)
+        row = self.find_checkpoint(manifest.checkpoint_id)
         is_ours = row is not None and row["run_id"] == manifest.run_id and row["checksum"] == manifest.checksum()
         return is_ours and state is not None and state.token == pending.lease.token
 
@@ -210,8 +205,7 @@ class PostgresBackend(SqlBackend):
 
     @override
     def delete(self, checkpoint_id: str) -> bool:
-        with self._database.errors():
-            was_there = self._tables.find_checkpoint(checkpoint_id) is not None
+        was_there = self.find_checkpoint(checkpoint_id) is not None
         delete = super().delete
         return self._retry(lambda: delete(checkpoint_id), again=lambda: delete(checkpoint_id) or was_there)
 

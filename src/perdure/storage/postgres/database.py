@@ -84,15 +84,18 @@ class ConflictError(WorkflowCheckpointException):
 
 
 class _Held(threading.local):
-    """The connection of the thread's transaction, its pipeline, and whether the thread is inside `retry`."""
+    """The connection of the thread's transaction, and whether the thread is inside `retry`."""
 
     connection: Connection | None = None
-    pipeline: psycopg.Pipeline | None = None
     is_retrying: bool = False
 
 
 class PostgresDatabase:
     """A migrated schema of a database. Each thread has its own connection while it is in a transaction."""
+
+    failure: type[Exception] = psycopg.Error
+    refusals: tuple[type[Exception], ...] = ()
+    """No error is known to concern one value only."""
 
     def __init__(
         self, target: Target, *, pool_size: int, patience_seconds: float, durability: Durability = "commit"
@@ -116,27 +119,16 @@ class PostgresDatabase:
         )
 
     def _migrate(self) -> None:
-        with self.errors(), contextlib.closing(self.target.connect()) as connection:
+        with contextlib.closing(self.target.connect()) as connection:
             migrate(connection, self.target)
 
-    @property
-    def failure(self) -> type[Exception]:
-        """The base error of psycopg."""
-        return psycopg.Error
-
-    @property
-    def refusals(self) -> tuple[type[Exception], ...]:
-        """No error is known to concern one value only."""
-        return ()
-
-    def execute(self, name: str, /, **values: object) -> psycopg.Cursor[Columns] | Pipelined:
+    def execute(self, name: str, /, **values: object) -> psycopg.Cursor[Columns]:
         """Run a statement. Outside of transactions it only reads, and is retried."""
         statement, arguments = self._statements[name], _as_arguments(values)
-        held, pipeline = self._held.connection, self._held.pipeline
+        held = self._held.connection
         if held is None:
             return self.retry(lambda: self._read(statement, arguments))
-        cursor = held.execute(statement, arguments, binary=True)
-        return cursor if pipeline is None else Pipelined(cursor, pipeline)
+        return held.execute(statement, arguments, binary=True)
 
     def execute_many(self, name: str, rows: Sequence[Mapping[str, object]], /) -> None:
         """Run a statement once for each row of values, in a transaction."""
@@ -160,14 +152,8 @@ class PostgresDatabase:
         return connection
 
     def _read(self, statement: bytes, arguments: dict[str, object]) -> psycopg.Cursor[Columns]:
-        with self.errors(), self._borrow() as connection:
+        with self._borrow() as connection:
             return connection.execute(statement, arguments, binary=True)
-
-    def number(self, name: str, /, **values: object) -> int:
-        """Run a statement that returns a single number."""
-        (row,) = self.execute(name, **values).fetchall()
-        (number,) = row.values()
-        return int(number)
 
     def version_of_data(self) -> object:
         """Return the reader's snapshot: it changes when a writing transaction becomes visible.
@@ -188,12 +174,12 @@ class PostgresDatabase:
         is_lazy = lazy or (self._durability == "os" and sync != "always")
         with self._borrow() as connection:
             try:
-                with _pipeline(connection) if pipelined else contextlib.nullcontext() as pipeline:
+                with _pipeline(connection) if pipelined else contextlib.nullcontext():
                     statements = list(self._begin(alone=alone, lazy=is_lazy))
                     # A pipeline takes one statement at a time, at no cost. Otherwise all of them are one message.
                     for statement in statements if pipelined else [sql.SQL("; ").join(statements)]:
                         connection.execute(statement, prepare=False)
-                    self._held.connection, self._held.pipeline = connection, pipeline
+                    self._held.connection = connection
                     yield
                     connection.execute("COMMIT", prepare=False)
             except BaseException:
@@ -201,7 +187,7 @@ class PostgresDatabase:
                     connection.execute("ROLLBACK", prepare=False)
                 raise
             finally:
-                self._held.connection = self._held.pipeline = None
+                self._held.connection = None
 
     def _begin(self, *, alone: bool, lazy: bool) -> Iterator[sql.SQL | sql.Composed]:
         """Writers share a lock. The start of a collection has it alone."""
@@ -253,9 +239,10 @@ class PostgresDatabase:
         conflicts, deadline, pause = 0, None, _FIRST_PAUSE_SECONDS
         while True:
             try:
-                if deadline is not None:
-                    self._check_server()
-                return work()
+                with self.errors():
+                    if deadline is not None:
+                        self._check_server()
+                    return work()
             except ConflictError:
                 conflicts += 1
                 if conflicts == _CONFLICTS_MAX:
@@ -277,7 +264,7 @@ class PostgresDatabase:
         middle of a pipeline: half a message is work in progress to the server. Ended writers lose nothing. Their
         transaction is undone, and if they live they find the session lost and repeat it.
         """
-        with self.errors(), contextlib.closing(self.target.connect()) as connection:
+        with contextlib.closing(self.target.connect()) as connection:
             values = {"seconds": self.target.silent_seconds, "writers": self.target.key("writers")}
             for row in connection.execute(_END_SILENT_WRITERS, values).fetchall():
                 if row["was_ended"]:
@@ -298,26 +285,7 @@ class PostgresDatabase:
         self._pool.close()
 
 
-class Pipelined:
-    """The result of a statement in a pipeline, waited for when somebody asks for it."""
-
-    def __init__(self, cursor: psycopg.Cursor[Columns], pipeline: psycopg.Pipeline) -> None:
-        self._cursor = cursor
-        self._pipeline = pipeline
-
-    @property
-    def rowcount(self) -> int:
-        self._pipeline.sync()
-        return self._cursor.rowcount
-
-    def fetchone(self) -> Columns | None:
-        return self._cursor.fetchone()
-
-    def fetchall(self) -> Sequence[Columns]:
-        return self._cursor.fetchall()
-
-
-def _pipeline(connection: Connection) -> AbstractContextManager[psycopg.Pipeline | None]:
+def _pipeline(connection: Connection) -> AbstractContextManager[object]:
     """Open a pipeline, if the client library has them."""
     return connection.pipeline() if psycopg.Pipeline.is_supported() else contextlib.nullcontext()
 

@@ -48,12 +48,8 @@ class PostgresOwners:
         owner = this_process()
         with self._lock:
             heartbeat = self._heartbeat = self._heartbeat or Heartbeat(self._database.target, owner)
-        self._database.retry(lambda: self._wait(heartbeat))
+        self._database.retry(heartbeat.wait_until_visible)
         return owner
-
-    def _wait(self, heartbeat: Heartbeat) -> None:
-        with self._database.errors():
-            heartbeat.wait_until_visible()
 
     def leave(self) -> None:
         """End the heartbeat of this store."""
@@ -79,10 +75,6 @@ class PostgresOwners:
     def is_dead(self, owner: Owner) -> bool:
         """Return whether an owner has certainly ended."""
         return owner.id != this_process().id and self._look(owner)["is_dead"]
-
-    def living(self, owner: Owner | None) -> str | None:
-        """Return the id of an owner, unless it has certainly ended."""
-        return None if owner is None or self.is_dead(owner) else owner.id
 
     def _look(self, owner: Owner) -> Columns:
         row = self._database.execute("owner", id=owner.id).fetchone()

@@ -54,6 +54,13 @@ UPDATE runs SET
     owner_pid = %(owner_pid)s, attempts = %(attempts)s, halt = %(halt)s
 WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
 
+-- name: release_run
+-- Release a run, if the lease still holds. Return its head.
+UPDATE runs SET
+    owner_id = NULL, owner_host = NULL, owner_boot = NULL, owner_pid = NULL, attempts = 0, halt = %(halt)s
+WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND token = %(token)s AND owner_id IS NOT NULL
+RETURNING head;
+
 -- name: commit_run
 -- Commit to a run, if it is as expected and the checkpoint id is free. Return how many journal records and commands
 -- the run has.
@@ -84,6 +91,14 @@ RETURNING records;
 
 -- name: count_checkpoints_in
 UPDATE runs SET checkpoints = checkpoints + %(by)s WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
+
+-- name: count_blob_users
+-- How many rows of a run refer to blobs.
+SELECT
+    (SELECT count(*) FROM checkpoints WHERE tenant = %(tenant)s AND run_id = %(run_id)s)
+    + (SELECT count(*) FROM journal WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND refs <> '[]')
+    + (SELECT count(*) FROM inbox WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND refs <> '[]')
+    + (SELECT count(*) FROM events WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND refs <> '[]') AS number;
 
 -- name: drop_run
 -- Its checkpoints, journal, inbox and events are deleted with it.
@@ -147,12 +162,9 @@ JOIN checkpoints ON checkpoints.tenant = %(tenant)s AND checkpoints.checkpoint_i
 WHERE fork.tenant = %(tenant)s AND fork.position = -1 AND fork.parent_checkpoint_id IS NOT NULL
     AND checkpoints.run_id = %(run_id)s AND fork.run_id <> %(run_id)s;
 
--- name: count_checkpoints_of_run
-SELECT count(*) FROM checkpoints WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
-
 -- name: next_token
 -- Larger than all former tokens, and than this one.
-SELECT next_above('tokens', %(above)s);
+SELECT next_above('tokens', %(above)s) AS number;
 
 -- name: note_token
 -- Note a token from elsewhere, so that later ones are larger.
@@ -160,13 +172,13 @@ SELECT next_above('tokens', %(token)s);
 
 -- name: next_command
 -- Larger than all former numbers.
-SELECT nextval('command_numbers');
+SELECT nextval('command_numbers') AS number;
 
 -- name: count_pruned
 INSERT INTO pruned (tenant, number) VALUES (%(tenant)s, %(by)s);
 
 -- name: pruned
-SELECT coalesce(sum(number), 0)::BIGINT FROM pruned WHERE tenant = %(tenant)s;
+SELECT coalesce(sum(number), 0)::BIGINT AS number FROM pruned WHERE tenant = %(tenant)s;
 
 -- name: reset_pruned
 DELETE FROM pruned WHERE tenant = %(tenant)s;
@@ -200,7 +212,7 @@ WHERE NOT EXISTS (SELECT 1 FROM replaced);
 
 -- name: count_replaced_with_parts
 -- How many records of these keys refer to blobs.
-SELECT count(*) FROM journal
+SELECT count(*) AS number FROM journal
 WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND key = ANY(%(keys)s::TEXT[]) AND refs <> '[]';
 
 -- name: journal
@@ -210,11 +222,8 @@ SELECT journal.*, runs.head AS run_head, runs.records AS due
 FROM runs LEFT JOIN journal ON journal.tenant = %(tenant)s AND journal.run_id = runs.run_id
 WHERE runs.tenant = %(tenant)s AND runs.run_id = %(run_id)s ORDER BY journal.ordinal;
 
--- name: count_records_with_parts
-SELECT count(*) FROM journal WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND refs <> '[]';
-
 -- name: drop_journal
-DELETE FROM journal WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
+DELETE FROM journal WHERE tenant = %(tenant)s AND run_id = %(run_id)s RETURNING refs <> '[]' AS has_parts;
 
 -- name: count_no_records
 UPDATE runs SET records = 0 WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
@@ -246,29 +255,20 @@ FROM runs LEFT JOIN inbox ON inbox.tenant = %(tenant)s AND inbox.run_id = runs.r
 WHERE runs.tenant = %(tenant)s AND runs.run_id = %(run_id)s ORDER BY inbox.number;
 
 -- name: newest_command
-SELECT coalesce(max(number), 0) FROM inbox WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
+SELECT coalesce(max(number), 0) AS number FROM inbox WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
 
 -- name: has_command
 SELECT 1 FROM inbox WHERE tenant = %(tenant)s AND run_id = %(run_id)s
     AND hashtextextended(id, 0) = hashtextextended(%(id)s, 0) AND id = %(id)s;
 
--- name: has_command_with_parts
-SELECT 1 FROM inbox WHERE tenant = %(tenant)s AND run_id = %(run_id)s
-    AND hashtextextended(id, 0) = hashtextextended(%(id)s, 0) AND id = %(id)s AND refs <> '[]';
-
 -- name: drop_command
 DELETE FROM inbox WHERE tenant = %(tenant)s AND run_id = %(run_id)s
-    AND hashtextextended(id, 0) = hashtextextended(%(id)s, 0) AND id = %(id)s;
-
--- name: count_expecting_commands_with_parts
-SELECT count(*) FROM inbox
-WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND expects IS NOT NULL AND refs <> '[]';
+    AND hashtextextended(id, 0) = hashtextextended(%(id)s, 0) AND id = %(id)s
+RETURNING refs <> '[]' AS has_parts;
 
 -- name: drop_expecting_commands
-DELETE FROM inbox WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND expects IS NOT NULL;
-
--- name: count_commands_with_parts
-SELECT count(*) FROM inbox WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND refs <> '[]';
+DELETE FROM inbox WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND expects IS NOT NULL
+RETURNING refs <> '[]' AS has_parts;
 
 -- name: put_batch
 INSERT INTO events (tenant, run_id, first, count, checkpoint_id, moment, checksum, refs, data)
@@ -289,36 +289,35 @@ ORDER BY events.first LIMIT %(limit)s;
 -- Earlier events were removed in the store from which the run comes.
 UPDATE runs SET forgotten = %(last)s WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
 
--- name: count_batches_with_parts
-SELECT count(*) FROM events WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND refs <> '[]';
-
--- name: batches_but_newest
+-- name: prune_events_but_newest
 -- All but the newest batches of a run.
-SELECT first, refs <> '[]' AS has_parts FROM events
-WHERE tenant = %(tenant)s AND run_id = %(run_id)s
-    AND first < (
-        SELECT first FROM events
-        WHERE tenant = %(tenant)s AND run_id = %(run_id)s ORDER BY first DESC LIMIT 1 OFFSET %(keep)s - 1
-    )
-ORDER BY first LIMIT %(limit)s;
-
--- name: batches_older
--- The batches of a run before the first one that is young enough, so that the rest has no gap.
-SELECT first, refs <> '[]' AS has_parts FROM events
-WHERE tenant = %(tenant)s AND run_id = %(run_id)s
-    AND first < coalesce(
-        (
+DELETE FROM events WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND first IN (
+    SELECT first FROM events
+    WHERE tenant = %(tenant)s AND run_id = %(run_id)s
+        AND first < (
             SELECT first FROM events
-            WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND (moment IS NULL OR moment >= %(cutoff)s)
-            ORDER BY first LIMIT 1
-        ),
-        9223372036854775807
-    )
-ORDER BY first LIMIT %(limit)s;
+            WHERE tenant = %(tenant)s AND run_id = %(run_id)s ORDER BY first DESC LIMIT 1 OFFSET %(keep)s - 1
+        )
+    ORDER BY first LIMIT %(limit)s
+)
+RETURNING refs <> '[]' AS has_parts;
 
--- name: drop_batches
--- The oldest batches of a run, up to this one.
-DELETE FROM events WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND first <= %(last)s;
+-- name: prune_events_older
+-- The batches of a run before the first one that is young enough, so that the rest has no gap.
+DELETE FROM events WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND first IN (
+    SELECT first FROM events
+    WHERE tenant = %(tenant)s AND run_id = %(run_id)s
+        AND first < coalesce(
+            (
+                SELECT first FROM events
+                WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND (moment IS NULL OR moment >= %(cutoff)s)
+                ORDER BY first LIMIT 1
+            ),
+            9223372036854775807
+        )
+    ORDER BY first LIMIT %(limit)s
+)
+RETURNING refs <> '[]' AS has_parts;
 
 -- name: checkpoint
 SELECT * FROM checkpoints WHERE tenant = %(tenant)s AND checkpoint_id = %(checkpoint_id)s;
@@ -362,9 +361,10 @@ SELECT * FROM checkpoints WHERE tenant = %(tenant)s AND run_id = %(run_id)s ORDE
 
 -- name: drop_checkpoint
 DELETE FROM checkpoints
-WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND position = %(position)s AND checkpoint_id = %(checkpoint_id)s;
+WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND position = %(position)s AND checkpoint_id = %(checkpoint_id)s
+RETURNING 1 AS found;
 
--- name: prune_but_newest
+-- name: prune_checkpoints_but_newest
 -- All but the newest checkpoints of a run, except its head and those that a fork needs.
 DELETE FROM checkpoints WHERE sequence IN (
     SELECT sequence FROM checkpoints
@@ -379,9 +379,10 @@ DELETE FROM checkpoints WHERE sequence IN (
             WHERE tenant = %(tenant)s AND position = -1 AND parent_checkpoint_id IS NOT NULL
         )
     ORDER BY position LIMIT %(limit)s
-);
+)
+RETURNING 1 AS has_parts;
 
--- name: prune_older
+-- name: prune_checkpoints_older
 -- The older checkpoints of a run, except its head and those that a fork needs. Positions grow with time.
 DELETE FROM checkpoints WHERE sequence IN (
     SELECT sequence FROM checkpoints
@@ -400,7 +401,8 @@ DELETE FROM checkpoints WHERE sequence IN (
             WHERE tenant = %(tenant)s AND position = -1 AND parent_checkpoint_id IS NOT NULL
         )
     ORDER BY position LIMIT %(limit)s
-);
+)
+RETURNING 1 AS has_parts;
 
 -- name: finished_runs
 -- Runs that are settled and old and have no waiting command, except the committing run, those that a fork needs, and
@@ -433,7 +435,7 @@ FROM wanted JOIN parts ON parts.tenant = %(tenant)s AND parts.hash = wanted.hash
 
 -- name: begin_collection
 -- The epoch of a new collection. Blobs that are put from now on have at least this epoch.
-UPDATE collections SET epoch = epoch + 1 RETURNING epoch;
+UPDATE collections SET epoch = epoch + 1 RETURNING epoch AS number;
 
 -- name: unreachable
 -- Some of the blobs that no checkpoint, journal, inbox or event refers to, directly or not, and that were not put
@@ -461,10 +463,11 @@ LIMIT %(limit)s;
 
 -- name: drop_parts
 -- These blobs, unless they were put since.
-DELETE FROM parts WHERE tenant = %(tenant)s AND hash = ANY(%(hashes)s::TEXT[]) AND epoch < %(epoch)s;
+DELETE FROM parts WHERE tenant = %(tenant)s AND hash = ANY(%(hashes)s::TEXT[]) AND epoch < %(epoch)s
+RETURNING hash;
 
 -- name: count_checkpoints
-SELECT count(*) FROM checkpoints WHERE tenant = %(tenant)s;
+SELECT count(*) AS number FROM checkpoints WHERE tenant = %(tenant)s;
 
 -- name: snapshot
 SELECT pg_current_snapshot()::TEXT AS snapshot;

@@ -50,18 +50,21 @@ class Row(Protocol):
 class Rows(Protocol):
     """The result of a statement."""
 
-    @property
-    def rowcount(self) -> int:
-        """The number of rows that were changed."""
-        ...
-
     def fetchone(self) -> Row | None: ...
 
     def fetchall(self) -> Sequence[Row]: ...
 
 
-class Statements(Protocol):
-    """Run statements by name. Values that a statement does not use are ignored."""
+class SqlDatabase(Protocol):
+    """A migrated database for one thread, with statements by name. Values that a statement does not use are ignored.
+
+    Driver errors are raised as they are, except inside `errors`.
+    """
+
+    failure: type[Exception]
+    """The driver's base error. It undoes the transaction."""
+    refusals: tuple[type[Exception], ...]
+    """Driver errors about one value. They undo a savepoint, and the transaction goes on."""
 
     def execute(self, name: str, /, **values: object) -> Rows:
         """Run a statement."""
@@ -73,24 +76,6 @@ class Statements(Protocol):
 
     def execute_each(self, names: Sequence[str], rows: Sequence[Mapping[str, object]], /) -> Sequence[Row | None]:
         """Run a statement for each row of values. Return the single row of each result, or None."""
-        ...
-
-    def number(self, name: str, /, **values: object) -> int:
-        """Run a statement that returns a single number."""
-        ...
-
-
-class SqlDatabase(Statements, Protocol):
-    """A migrated database for one thread. Driver errors are raised as they are, except inside `errors`."""
-
-    @property
-    def failure(self) -> type[Exception]:
-        """The driver's base error. It undoes the transaction."""
-        ...
-
-    @property
-    def refusals(self) -> tuple[type[Exception], ...]:
-        """Driver errors about one value. They undo a savepoint, and the transaction goes on."""
         ...
 
     def transaction(self, sync: Sync = "as chosen", *, alone: bool = False) -> AbstractContextManager[None]:
@@ -125,8 +110,4 @@ class OwnerWatch(Protocol):
 
     def is_dead(self, owner: Owner) -> bool:
         """Return whether an owner has certainly ended."""
-        ...
-
-    def living(self, owner: Owner | None) -> str | None:
-        """Return the id of an owner, unless it has certainly ended."""
         ...

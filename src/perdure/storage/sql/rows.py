@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, TypeVar
 
 from perdure.errors import CheckpointDamagedError
 from perdure.records import Command, EventBatch, Halt, JournalRecord, Manifest, Owner, RunRecord, digest
-from perdure.storage import retention as keep
 from perdure.storage.rules import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from perdure.records import HeadStatus
+    from perdure.records import ArchivedCheckpoint, Commit
     from perdure.storage.sql.database import Row
 
 T = TypeVar("T")
 
 _POSITION_DIGITS_MAX = 18
+
+quote: Callable[[str], str] = json.dumps
+"""Encode a text that a database might not accept as it is."""
 
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 # A damaged cell may hold anything, even bytes.
@@ -80,7 +82,7 @@ def _read_halt(row: Row) -> Halt:
         fields = json.loads(text)
         data = bytes.fromhex(fields["data"])
         halt = Halt(kind=fields["kind"], at=fields["at"], reason=fields["reason"], data=data)
-        is_whole = _halt_text(run_id, halt) == text
+        is_whole = halt_text(run_id, halt) == text
     except (ValueError, TypeError, KeyError) as error:
         raise CheckpointDamagedError(run_id, f"why the run has halted can't be read ({error})") from error
     if not is_whole:
@@ -88,7 +90,7 @@ def _read_halt(row: Row) -> Halt:
     return halt
 
 
-def _halt_text(run_id: str, halt: Halt) -> str:
+def halt_text(run_id: str, halt: Halt) -> str:
     """Encode a halt with a digest. The format is stored: never change it."""
     fields = {"kind": halt.kind, "at": halt.at, "reason": halt.reason, "data": halt.data.hex()}
     covered = _compact([run_id, *fields.values()])
@@ -147,7 +149,7 @@ def lease_columns(state: RunState) -> dict[str, object]:
         "owner_boot": owner.boot if owner else None,
         "owner_pid": owner.pid if owner else None,
         "attempts": record.attempts,
-        "halt": _halt_text(record.run_id, record.halt) if record.halt else None,
+        "halt": halt_text(record.run_id, record.halt) if record.halt else None,
     }
 
 
@@ -179,10 +181,9 @@ def name_columns(checkpoint_id: str) -> dict[str, object]:
     return {"of_run": None, "at": None}
 
 
-def checkpoint_columns(
-    manifest: Manifest, *, settled: bool, status: HeadStatus, wake_at: str | None
-) -> dict[str, object]:
-    """Return the columns of a checkpoint, with the state of the run after its commit."""
+def checkpoint_columns(checkpoint: Commit | ArchivedCheckpoint, moment: float | None) -> dict[str, object]:
+    """Return the columns of a checkpoint, with the state of the run after its commit at that moment."""
+    manifest = checkpoint.manifest
     table = manifest.table_text()
     return {
         "checkpoint_id": manifest.checkpoint_id,
@@ -191,15 +192,41 @@ def checkpoint_columns(
         "position": manifest.position,
         "previous_id": manifest.previous_id,
         "timestamp": manifest.timestamp,
-        "moment": keep.moment(manifest.timestamp),
+        "moment": moment,
         "iteration_count": manifest.iteration_count,
-        "settled": settled,
-        "status": status,
-        "wake_at": wake_at,
+        "settled": checkpoint.settled,
+        "status": checkpoint.status,
+        "wake_at": checkpoint.wake_at,
         "checksum": manifest.checksum(table=table),
         "header": manifest.header,
         "toc": table,
         "pieces": manifest.pieces or None,
+    }
+
+
+def record_columns(run_id: str, record: JournalRecord, *, head: str | None) -> dict[str, object]:
+    """Return the columns of a journal record that follows the head."""
+    return {
+        "run_id": run_id,
+        "key": quote(record.key),
+        "head": head,
+        "checksum": record.checksum(run_id=run_id, head=head),
+        "refs": json.dumps(record.refs),
+        "data": record.data,
+    }
+
+
+def command_columns(run_id: str, command: Command) -> dict[str, object]:
+    """Return the columns of a command that waits."""
+    return {
+        "number": command.number,
+        "run_id": run_id,
+        "id": quote(command.id),
+        "kind": quote(command.kind),
+        "expects": None if command.expects is None else json.dumps(command.expects),
+        "checksum": command.checksum(run_id=run_id),
+        "refs": json.dumps(command.refs),
+        "data": command.data,
     }
 
 
@@ -212,7 +239,7 @@ def event_columns(batch: EventBatch, moment: float | None) -> dict[str, object]:
         "checkpoint_id": batch.checkpoint_id,
         "moment": moment,
         "checksum": batch.checksum(),
-        "refs": json.dumps(batch.refs) if batch.refs else "[]",
+        "refs": json.dumps(batch.refs),
         "data": batch.data,
     }
 

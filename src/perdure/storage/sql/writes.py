@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from perdure.errors import CheckpointWriteError, WorkflowException
 from perdure.storage import retention as keep
@@ -17,7 +18,8 @@ from perdure.storage.group_commit import PendingCommit
 from perdure.storage.sql import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
+    from datetime import datetime
 
     from perdure.clock import Clock
     from perdure.records import Blob, Retention
@@ -28,31 +30,23 @@ if TYPE_CHECKING:
 _EXAMINED_RUNS_PER_COMMIT_MAX = 50
 
 
+@dataclass(slots=True)
 class GroupWrite:
     """Writes that share a transaction, in which the caller is."""
 
-    def __init__(
-        self,
-        tables: Tables,
-        known: dict[str, rules.RunState],
-        owners: OwnerWatch,
-        *,
-        retention: Retention,
-        clock: Clock,
-    ) -> None:
-        self._tables = tables
-        self._known = known
-        """Runs as this process left them. They may have changed since."""
-        self._owners = owners
-        self._retention = retention
-        self._clock = clock
-        self.states: dict[str, rules.RunState] = {}
-        """Runs as this group leaves them."""
-        self._blobs: dict[str, Blob] = {}
-        self._checkpoints: list[dict[str, object]] = []
-        self._checkpoint_ids: set[str] = set()
-        self._batches: list[dict[str, object]] = []
-        self._pruned = 0
+    tables: Tables
+    known: dict[str, rules.RunState]
+    """Runs as this process left them. They may have changed since."""
+    owners: OwnerWatch
+    retention: Retention | None
+    """None if everything is kept."""
+    clock: Clock
+    states: dict[str, rules.RunState] = field(default_factory=dict[str, rules.RunState])
+    """Runs as this group leaves them."""
+    blobs: dict[str, Blob] = field(default_factory=dict[str, "Blob"])
+    checkpoints: dict[str, dict[str, object]] = field(default_factory=dict[str, dict[str, object]])
+    batches: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
+    pruned: int = 0
 
     def write(self, pending: Sequence[Pending]) -> None:
         """Write entries in order. An entry that is refused gets an error, and nothing of it is written.
@@ -60,17 +54,25 @@ class GroupWrite:
         If anything else is raised, the whole group is void.
         """
         for each in self._commit_known_runs(pending):
-            self._write_one(each)
-        self._tables.put_blobs(self._blobs.values())
-        self._tables.put("put_checkpoint", self._checkpoints)
-        self._tables.put("put_batch", self._batches)
-        if keep.forgets(self._retention):
+            each.error = None
+            try:
+                if isinstance(each, PendingCommit):
+                    self._write_commit(each)
+                else:
+                    self._write_records(each)
+            except WorkflowException as error:
+                each.error = error
+        self.tables.put_blobs(self.blobs.values())
+        self.tables.put("put_checkpoint", [*self.checkpoints.values()])
+        self.tables.put("put_batch", self.batches)
+        if self.retention is not None:
             for each in pending:
                 if isinstance(each, PendingCommit) and each.error is None:
-                    self._apply_retention(each)
-        self._tables.count_pruned(self._pruned)
+                    self._apply_retention(each, self.retention)
+        if self.pruned:
+            self.tables.count_pruned(self.pruned)
 
-    def _commit_known_runs(self, pending: Sequence[Pending]) -> Iterable[Pending]:
+    def _commit_known_runs(self, pending: Sequence[Pending]) -> Sequence[Pending]:
         """Commit to known runs, all in one go. Return the entries that are left for one by one."""
         times = Counter(each.lease.run_id for each in pending)
         commits: list[tuple[PendingCommit, rules.RunState]] = []
@@ -90,127 +92,132 @@ class GroupWrite:
             else:
                 ids.add(each.commit.manifest.checkpoint_id)
                 commits.append((each, state))
-        if commits:
-            is_done = self._commit(commits)
-            left.extend(each for (each, _), done in zip(commits, is_done, strict=True) if not done)
-        return left
+        return [*left, *self._commit(commits)] if commits else left
 
     def _known_state(self, pending: Pending) -> rules.RunState | None:
         """Return the run as it is known, if the write follows from that."""
-        lease = pending.lease
-        state = self.states.get(lease.run_id) or self._known.get(lease.run_id)
-        if state is None or not rules.is_held(state, lease) or state.record.head != _expected_head(pending):
+        run_id = pending.lease.run_id
+        state = self.states.get(run_id) or self.known.get(run_id)
+        if state is None or state.token != pending.lease.token:
             return None
-        if isinstance(pending, PendingCommit) and pending.commit.manifest.position <= state.record.position:
-            return None
-        return state
+        if isinstance(pending, PendingCommit):
+            head, is_next = pending.commit.expected_head, pending.commit.manifest.position > state.record.position
+        else:
+            head, is_next = pending.head, True
+        return state if is_next and state.record.head == head else None
 
-    def _commit(self, commits: Sequence[tuple[PendingCommit, rules.RunState]]) -> Sequence[bool]:
-        """Commit to runs that are in these states. Return which were; the others are not changed."""
+    def _commit(self, commits: Sequence[tuple[PendingCommit, rules.RunState]]) -> Sequence[PendingCommit]:
+        """Commit to runs that are in these states. Return the commits to runs that are not, which change nothing."""
         changes = [(state, rules.commit(state, each.commit)) for each, state in commits]
-        found = self._tables.commit_runs(changes)
-        for (each, state), (_, after), row in zip(commits, changes, found, strict=True):
-            if row is not None:
-                self.states[each.lease.run_id] = after
-                self._add(each, state, row)
-        return [row is not None for row in found]
-
-    def _add(self, pending: PendingCommit, state: rules.RunState, row: Row) -> None:
-        """Do the rest of a commit whose run is changed. `row` counts the run's journal records and commands."""
-        pending.error = None
-        run_id, commit = pending.lease.run_id, pending.commit
-        manifest, events = commit.manifest, commit.events
-        self._checkpoint_ids.add(manifest.checkpoint_id)
-        self._checkpoints.append(
-            rows.checkpoint_columns(manifest, settled=commit.settled, status=commit.status, wake_at=commit.wake_at)
-        )
-        self._blobs.update((blob.hash, blob) for blob in commit.blobs)
-        batch = rules.number_events(state, commit)
-        if batch is not None and events is not None:
-            self._blobs.update((blob.hash, blob) for blob in events.blobs)
-            self._batches.append(rows.event_columns(batch, keep.moment(manifest.timestamp)))
-        if row["records"]:
-            self._pruned += self._tables.drop_journal(run_id)
-        pending.waiting = 0
-        if row["commands"]:
-            self._pruned += self._tables.consume(run_id, commit.consumed)
-            pending.waiting = self._tables.number("newest_command", run_id=run_id)
-
-    def _write_one(self, pending: Pending) -> None:
-        """Change the run, which is the step that can be refused, and note the rest."""
-        pending.error = None
-        try:
-            if isinstance(pending, PendingCommit):
-                self._write_commit(pending)
-            else:
-                self._write_records(pending)
-        except WorkflowException as error:
-            pending.error = error
+        refused: list[PendingCommit] = []
+        for (each, before), (_, after), row in zip(commits, changes, self.tables.commit_runs(changes), strict=True):
+            if row is None:
+                refused.append(each)
+                continue
+            run_id, commit, events = each.lease.run_id, each.commit, each.commit.events
+            self.states[run_id] = after
+            self.checkpoints[commit.manifest.checkpoint_id] = rows.checkpoint_columns(commit, after.moment)
+            self.blobs.update((blob.hash, blob) for blob in commit.blobs)
+            batch = rules.number_events(before, commit)
+            if batch is not None and events is not None:
+                self.blobs.update((blob.hash, blob) for blob in events.blobs)
+                self.batches.append(rows.event_columns(batch, after.moment))
+            if row["records"]:
+                self.pruned += self.tables.drop_journal(run_id)
+            each.error, each.waiting = None, 0
+            if row["commands"]:
+                for command_id in commit.consumed:
+                    self.pruned += self.tables.delete_rows("drop_command", run_id=run_id, id=rows.quote(command_id))
+                each.waiting = self.tables.number("newest_command", run_id=run_id)
+        return refused
 
     def _write_commit(self, pending: PendingCommit) -> None:
-        commit = pending.commit
-        state = self._lock(pending)
+        commit, run_id = pending.commit, pending.lease.run_id
+        state = self._lock(pending, commit.expected_head)
         rules.require_next(state, commit)
-        if state.needed_checkpoint is not None and not self._tables.lock_checkpoint(state.needed_checkpoint):
+        parent = state.needed_checkpoint
+        if parent is not None and self.tables.find_checkpoint(parent, statement="hold_checkpoint") is None:
             rules.require_complete(state, commit)
         # The database does not know the checkpoints of this group yet.
-        if commit.manifest.checkpoint_id in self._checkpoint_ids:
+        if commit.manifest.checkpoint_id in self.checkpoints:
             raise rules.duplicate_checkpoint_error(commit.manifest.checkpoint_id)
-        rules.require_consumed(self._tables.waiting_ids(pending.lease.run_id, commit.taken), commit)
-        if not all(self._commit([(pending, state)])):
+        waiting = {
+            command_id
+            for command_id in commit.taken
+            if self.tables.execute("has_command", run_id=run_id, id=rows.quote(command_id)).fetchone()
+        }
+        rules.require_consumed(waiting, commit)
+        if self._commit([(pending, state)]):
             raise rules.duplicate_checkpoint_error(commit.manifest.checkpoint_id)
 
-    def _lock(self, pending: Pending) -> rules.RunState:
+    def _lock(self, pending: Pending, expected_head: str | None) -> rules.RunState:
         """Read and lock the run of a write that may go on. Raises LeaseLostError, StaleHeadError."""
-        lease = pending.lease
-        self._known.pop(lease.run_id, None)
-        found = self.states.get(lease.run_id) or self._tables.lock_run(lease.run_id)
-        state = rules.require_lease(found, lease, expected_head=_expected_head(pending))
-        rules.require_head(state, _expected_head(pending))
+        run_id = pending.lease.run_id
+        self.known.pop(run_id, None)
+        found = self.states.get(run_id) or self.tables.lock_run(run_id)
+        state = rules.require_lease(found, pending.lease, expected_head=expected_head)
+        rules.require_head(state, expected_head)
         return state
+
+    def _lock_at(self, state: rules.RunState, *, is_progress: bool) -> Row | None:
+        """Lock a run for a write to its journal, if it is as expected. Return how many records it has."""
+        record = state.record
+        return self.tables.execute(
+            "hold_run_at",
+            run_id=record.run_id,
+            token=state.token,
+            owner_id=record.owner.id if record.owner else None,
+            before=record.head,
+            attempts=0 if is_progress else record.attempts,
+        ).fetchone()
 
     def _write_records(self, pending: PendingRecords) -> None:
         run_id = pending.lease.run_id
         is_progress = any(record.is_progress for record in pending.records)
         state = self._known_state(pending)
-        row = state and self._tables.lock_run_at(state, is_progress=is_progress)
+        row = state and self._lock_at(state, is_progress=is_progress)
         if state is None or row is None:
-            state = self._lock(pending)
-            row = self._tables.lock_run_at(state, is_progress=is_progress)
+            state = self._lock(pending, pending.head)
+            row = self._lock_at(state, is_progress=is_progress)
         assert row is not None, f"run {run_id!r} has changed while it was locked"
         self.states[run_id] = rules.note_progress(state) if is_progress and state.record.attempts else state
         for record in pending.records:
-            self._blobs.update((blob.hash, blob) for blob in record.blobs)
-        self._pruned += self._tables.put_records(
-            run_id, pending.records, head=pending.head, is_empty=row["records"] == 0
-        )
+            self.blobs.update((blob.hash, blob) for blob in record.blobs)
+        self.pruned += self.tables.put_records(run_id, pending.records, head=pending.head, is_empty=row["records"] == 0)
 
-    def _apply_retention(self, pending: PendingCommit) -> None:
-        run_id, head, now = pending.lease.run_id, pending.commit.manifest.checkpoint_id, self._clock.now()
-        self._pruned += self._tables.prune_events(run_id, self._retention, now)
-        self._pruned += self._tables.prune_checkpoints(run_id, self._retention, now, head=head)
-        cutoff = keep.finished_cutoff(self._retention, now)
+    def _apply_retention(self, pending: PendingCommit, retention: Retention) -> None:
+        now = self.clock.now()
+        self._prune("events", retention.events, pending, now)
+        self._prune("checkpoints", retention.checkpoints, pending, now)
+        cutoff = keep.finished_cutoff(retention, now)
         if cutoff is not None:
-            pending.removed = self._remove_finished(cutoff, but=run_id)
+            pending.removed = self._remove_finished(cutoff, but=pending.lease.run_id)
+
+    def _prune(self, kind: str, policy: keep.Policy, pending: PendingCommit, now: datetime) -> None:
+        """Remove some events or checkpoints of a run that retention does not keep."""
+        newest, cutoff = keep.limits(policy, now)
+        values: dict[str, Any] = {
+            "run_id": pending.lease.run_id,
+            "head": pending.commit.manifest.checkpoint_id,
+            "limit": keep.PRUNED_PER_COMMIT_MAX,
+        }
+        if newest is not None:
+            self.pruned += self.tables.delete_rows(f"prune_{kind}_but_newest", keep=newest, **values)
+        elif cutoff is not None:
+            self.pruned += self.tables.delete_rows(f"prune_{kind}_older", cutoff=cutoff, **values)
 
     def _remove_finished(self, cutoff: float, *, but: str) -> tuple[str, ...]:
         limit = _EXAMINED_RUNS_PER_COMMIT_MAX
-        found = self._tables.execute("finished_runs", besides=but, cutoff=cutoff, limit=limit).fetchall()
+        found = self.tables.execute("finished_runs", besides=but, cutoff=cutoff, limit=limit).fetchall()
         finished = [run for run, _ in rows.readable_runs(found)]
-        free = (run.run_id for run in finished if run.owner is None or self._owners.is_dead(run.owner))
+        free = (run.run_id for run in finished if run.owner is None or self.owners.is_dead(run.owner))
         # They are locked by now, but somebody may have forked one of them since the search began.
-        alone = (run_id for run_id in free if not self._tables.dependent_forks(run_id))
+        alone = (run_id for run_id in free if not self.tables.dependent_forks(run_id))
         removed = tuple(itertools.islice(alone, keep.REMOVED_RUNS_PER_COMMIT_MAX))
         for run_id in removed:
-            self._tables.drop_run(run_id)
+            self.tables.drop_run(run_id)
             self.states.pop(run_id, None)
         return removed
-
-
-def fail_all(pending: Sequence[Pending], error: Exception) -> None:
-    """Give an error to all entries that have none."""
-    for each in pending:
-        each.error = each.error or write_error(each, error)
 
 
 def write_error(pending: Pending, error: Exception) -> CheckpointWriteError:
@@ -218,7 +225,3 @@ def write_error(pending: Pending, error: Exception) -> CheckpointWriteError:
     failure = CheckpointWriteError(run_id=pending.lease.run_id, reason=str(error))
     failure.__cause__ = error
     return failure
-
-
-def _expected_head(pending: Pending) -> str | None:
-    return pending.commit.expected_head if isinstance(pending, PendingCommit) else pending.head

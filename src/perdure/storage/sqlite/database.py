@@ -49,6 +49,10 @@ _CHECKED_RUNS_MAX = 1000
 class SqliteDatabase:
     """A connection for one thread. Errors of sqlite3 are raised as they are."""
 
+    failure: type[Exception] = sqlite3.Error
+    refusals: tuple[type[Exception], ...] = (sqlite3.DataError,)
+    """A value is too large."""
+
     def __init__(
         self, path: Path, *, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS, one_thread: bool = True
     ) -> None:
@@ -82,16 +86,6 @@ class SqliteDatabase:
         connection.execute("PRAGMA foreign_keys = ON")
         _migrate(connection, self.path)
         _require_sound(connection, self.path)
-
-    @property
-    def failure(self) -> type[Exception]:
-        """The base error of sqlite3."""
-        return sqlite3.Error
-
-    @property
-    def refusals(self) -> tuple[type[Exception], ...]:
-        """The error for a value that is too large."""
-        return (sqlite3.DataError,)
 
     @contextlib.contextmanager
     def errors(self) -> Generator[None]:
@@ -134,10 +128,6 @@ class SqliteDatabase:
             result = self._connection.execute(statement.text, statement.places(row)).fetchall()
             found.append(result[0] if result else None)
         return found
-
-    def number(self, name: str, /, **parameters: object) -> int:
-        """Run a statement that returns a single number."""
-        return int(self.execute(name, **parameters).fetchone()[0])
 
     def version_of_data(self) -> object:
         """Return a value that differs once another connection has changed the file."""

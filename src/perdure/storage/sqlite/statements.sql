@@ -51,6 +51,13 @@ UPDATE runs SET
     attempts = :attempts, halt = :halt
 WHERE tenant = :tenant AND run_id = :run_id;
 
+-- name: release_run
+-- Release a run, if the lease still holds. Return its head.
+UPDATE runs SET
+    owner_id = NULL, owner_host = NULL, owner_boot = NULL, owner_pid = NULL, attempts = 0, halt = :halt
+WHERE tenant = :tenant AND run_id = :run_id AND token = :token AND owner_id IS NOT NULL
+RETURNING head;
+
 -- name: commit_run
 -- Commit to a run, if it is as expected and the checkpoint id is free. `of_run` and `at` are the run and the position
 -- in that id. Return how many journal records and commands the run has.
@@ -92,6 +99,14 @@ RETURNING records;
 
 -- name: count_checkpoints_in
 UPDATE runs SET checkpoints = checkpoints + :by WHERE tenant = :tenant AND run_id = :run_id;
+
+-- name: count_blob_users
+-- How many rows of a run refer to blobs.
+SELECT
+    (SELECT count(*) FROM checkpoints WHERE tenant = :tenant AND run_id = :run_id)
+    + (SELECT count(*) FROM journal WHERE tenant = :tenant AND run_id = :run_id AND refs <> '[]')
+    + (SELECT count(*) FROM inbox WHERE tenant = :tenant AND run_id = :run_id AND refs <> '[]')
+    + (SELECT count(*) FROM events WHERE tenant = :tenant AND run_id = :run_id AND refs <> '[]') AS number;
 
 -- name: drop_run
 -- Its checkpoints, journal, inbox and events are deleted with it.
@@ -167,14 +182,11 @@ CROSS JOIN checkpoints INDEXED BY checkpoints_by_name
     AND checkpoints.checkpoint_id <> checkpoints.run_id || '@' || checkpoints.position AND checkpoints.run_id = :run_id
 WHERE fork.tenant = :tenant AND fork.position = -1 AND fork.parent_checkpoint_id IS NOT NULL AND fork.run_id <> :run_id;
 
--- name: count_checkpoints_of_run
-SELECT count(*) FROM checkpoints WHERE tenant = :tenant AND run_id = :run_id;
-
 -- name: next_token
 -- Larger than all former tokens, and than this one.
 INSERT INTO counters (tenant, name, value) VALUES ('', 'token', :above + 1)
 ON CONFLICT (tenant, name) DO UPDATE SET value = max(value, :above) + 1
-RETURNING value;
+RETURNING value AS number;
 
 -- name: note_token
 -- Note a token from elsewhere, so that later ones are larger.
@@ -184,14 +196,14 @@ UPDATE counters SET value = max(value, :token) WHERE tenant = '' AND name = 'tok
 -- Larger than all former numbers.
 INSERT INTO counters (tenant, name, value) VALUES ('', 'command', 1)
 ON CONFLICT (tenant, name) DO UPDATE SET value = value + 1
-RETURNING value;
+RETURNING value AS number;
 
 -- name: count_pruned
 INSERT INTO counters (tenant, name, value) VALUES (:tenant, 'pruned', :by)
 ON CONFLICT (tenant, name) DO UPDATE SET value = value + :by;
 
 -- name: pruned
-SELECT coalesce(sum(value), 0) FROM counters WHERE tenant = :tenant AND name = 'pruned';
+SELECT coalesce(sum(value), 0) AS number FROM counters WHERE tenant = :tenant AND name = 'pruned';
 
 -- name: reset_pruned
 UPDATE counters SET value = 0 WHERE tenant = :tenant AND name = 'pruned';
@@ -221,7 +233,7 @@ ON CONFLICT (tenant, run_id, key) DO UPDATE SET
 
 -- name: count_replaced_with_parts
 -- How many records of these keys refer to blobs.
-SELECT count(*) FROM journal
+SELECT count(*) AS number FROM journal
 WHERE tenant = :tenant AND run_id = :run_id AND key IN (SELECT value FROM json_each(:keys)) AND refs <> '[]';
 
 -- name: journal
@@ -231,11 +243,8 @@ SELECT journal.*, runs.head AS run_head, runs.records AS due
 FROM runs LEFT JOIN journal ON journal.tenant = :tenant AND journal.run_id = runs.run_id
 WHERE runs.tenant = :tenant AND runs.run_id = :run_id ORDER BY journal.ordinal;
 
--- name: count_records_with_parts
-SELECT count(*) FROM journal WHERE tenant = :tenant AND run_id = :run_id AND refs <> '[]';
-
 -- name: drop_journal
-DELETE FROM journal WHERE tenant = :tenant AND run_id = :run_id;
+DELETE FROM journal WHERE tenant = :tenant AND run_id = :run_id RETURNING refs <> '[]' AS has_parts;
 
 -- name: count_no_records
 UPDATE runs SET records = 0 WHERE tenant = :tenant AND run_id = :run_id;
@@ -266,26 +275,18 @@ FROM runs LEFT JOIN inbox ON inbox.tenant = :tenant AND inbox.run_id = runs.run_
 WHERE runs.tenant = :tenant AND runs.run_id = :run_id ORDER BY inbox.number;
 
 -- name: newest_command
-SELECT coalesce(max(number), 0) FROM inbox WHERE tenant = :tenant AND run_id = :run_id;
+SELECT coalesce(max(number), 0) AS number FROM inbox WHERE tenant = :tenant AND run_id = :run_id;
 
 -- name: has_command
 SELECT 1 FROM inbox WHERE tenant = :tenant AND run_id = :run_id AND id = :id;
 
--- name: has_command_with_parts
-SELECT 1 FROM inbox WHERE tenant = :tenant AND run_id = :run_id AND id = :id AND refs <> '[]';
-
 -- name: drop_command
-DELETE FROM inbox WHERE tenant = :tenant AND run_id = :run_id AND id = :id;
-
--- name: count_expecting_commands_with_parts
-SELECT count(*) FROM inbox
-WHERE tenant = :tenant AND run_id = :run_id AND expects IS NOT NULL AND refs <> '[]';
+DELETE FROM inbox WHERE tenant = :tenant AND run_id = :run_id AND id = :id
+RETURNING refs <> '[]' AS has_parts;
 
 -- name: drop_expecting_commands
-DELETE FROM inbox WHERE tenant = :tenant AND run_id = :run_id AND expects IS NOT NULL;
-
--- name: count_commands_with_parts
-SELECT count(*) FROM inbox WHERE tenant = :tenant AND run_id = :run_id AND refs <> '[]';
+DELETE FROM inbox WHERE tenant = :tenant AND run_id = :run_id AND expects IS NOT NULL
+RETURNING refs <> '[]' AS has_parts;
 
 -- name: put_batch
 INSERT INTO events (tenant, run_id, first, count, checkpoint_id, moment, checksum, refs, data)
@@ -306,36 +307,35 @@ ORDER BY events.first LIMIT :limit;
 -- Earlier events were removed in the store from which the run comes.
 UPDATE runs SET forgotten = :last WHERE tenant = :tenant AND run_id = :run_id;
 
--- name: count_batches_with_parts
-SELECT count(*) FROM events WHERE tenant = :tenant AND run_id = :run_id AND refs <> '[]';
-
--- name: batches_but_newest
+-- name: prune_events_but_newest
 -- All but the newest batches of a run.
-SELECT first, refs <> '[]' AS has_parts FROM events
-WHERE tenant = :tenant AND run_id = :run_id
-    AND first < (
-        SELECT first FROM events
-        WHERE tenant = :tenant AND run_id = :run_id ORDER BY first DESC LIMIT 1 OFFSET :keep - 1
-    )
-ORDER BY first LIMIT :limit;
-
--- name: batches_older
--- The batches of a run before the first one that is young enough, so that the rest has no gap.
-SELECT first, refs <> '[]' AS has_parts FROM events
-WHERE tenant = :tenant AND run_id = :run_id
-    AND first < coalesce(
-        (
+DELETE FROM events WHERE tenant = :tenant AND run_id = :run_id AND first IN (
+    SELECT first FROM events
+    WHERE tenant = :tenant AND run_id = :run_id
+        AND first < (
             SELECT first FROM events
-            WHERE tenant = :tenant AND run_id = :run_id AND (moment IS NULL OR moment >= :cutoff)
-            ORDER BY first LIMIT 1
-        ),
-        9223372036854775807
-    )
-ORDER BY first LIMIT :limit;
+            WHERE tenant = :tenant AND run_id = :run_id ORDER BY first DESC LIMIT 1 OFFSET :keep - 1
+        )
+    ORDER BY first LIMIT :limit
+)
+RETURNING refs <> '[]' AS has_parts;
 
--- name: drop_batches
--- The oldest batches of a run, up to this one.
-DELETE FROM events WHERE tenant = :tenant AND run_id = :run_id AND first <= :last;
+-- name: prune_events_older
+-- The batches of a run before the first one that is young enough, so that the rest has no gap.
+DELETE FROM events WHERE tenant = :tenant AND run_id = :run_id AND first IN (
+    SELECT first FROM events
+    WHERE tenant = :tenant AND run_id = :run_id
+        AND first < coalesce(
+            (
+                SELECT first FROM events
+                WHERE tenant = :tenant AND run_id = :run_id AND (moment IS NULL OR moment >= :cutoff)
+                ORDER BY first LIMIT 1
+            ),
+            9223372036854775807
+        )
+    ORDER BY first LIMIT :limit
+)
+RETURNING refs <> '[]' AS has_parts;
 
 -- name: checkpoint
 -- `of_run` and `at` are the run and the position in the checkpoint id, if it has this form.
@@ -381,9 +381,10 @@ SELECT * FROM checkpoints WHERE tenant = :tenant AND run_id = :run_id ORDER BY p
 
 -- name: drop_checkpoint
 DELETE FROM checkpoints WHERE tenant = :tenant AND run_id = :run_id AND checkpoint_id = :checkpoint_id
-    AND position = :position;
+    AND position = :position
+RETURNING 1 AS found;
 
--- name: prune_but_newest
+-- name: prune_checkpoints_but_newest
 -- All but the newest checkpoints of a run, except its head and those that a fork needs.
 DELETE FROM checkpoints WHERE sequence IN (
     SELECT sequence FROM checkpoints
@@ -398,9 +399,10 @@ DELETE FROM checkpoints WHERE sequence IN (
             WHERE tenant = :tenant AND position = -1 AND parent_checkpoint_id IS NOT NULL
         )
     ORDER BY position LIMIT :limit
-);
+)
+RETURNING 1 AS has_parts;
 
--- name: prune_older
+-- name: prune_checkpoints_older
 -- The older checkpoints of a run, except its head and those that a fork needs. Positions grow with time.
 DELETE FROM checkpoints WHERE sequence IN (
     SELECT sequence FROM checkpoints
@@ -419,7 +421,8 @@ DELETE FROM checkpoints WHERE sequence IN (
             WHERE tenant = :tenant AND position = -1 AND parent_checkpoint_id IS NOT NULL
         )
     ORDER BY position LIMIT :limit
-);
+)
+RETURNING 1 AS has_parts;
 
 -- name: finished_runs
 -- Runs that are settled and old and have no waiting command, except the committing run and those that a fork needs.
@@ -462,7 +465,7 @@ FROM wanted JOIN parts ON parts.tenant = :tenant AND parts.hash = wanted.hash;
 -- The epoch of a new collection. Blobs that are put from now on have at least this epoch.
 INSERT INTO counters (tenant, name, value) VALUES ('', 'epoch', 1)
 ON CONFLICT (tenant, name) DO UPDATE SET value = value + 1
-RETURNING value;
+RETURNING value AS number;
 
 -- name: unreachable
 -- Some of the blobs that no checkpoint, journal, inbox or event refers to, directly or not, and that were not put
@@ -486,7 +489,8 @@ LIMIT :limit;
 -- name: drop_parts
 -- These blobs, unless they were put since.
 DELETE FROM parts
-WHERE tenant = :tenant AND hash IN (SELECT value FROM json_each(:hashes)) AND epoch < :epoch;
+WHERE tenant = :tenant AND hash IN (SELECT value FROM json_each(:hashes)) AND epoch < :epoch
+RETURNING hash;
 
 -- name: count_checkpoints
-SELECT count(*) FROM checkpoints WHERE tenant = :tenant;
+SELECT count(*) AS number FROM checkpoints WHERE tenant = :tenant;

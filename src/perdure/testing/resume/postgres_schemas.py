@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import psycopg
 
     from perdure.storage import Sync
-    from perdure.storage.postgres.database import Pipelined
     from perdure.storage.postgres.target import Columns, Connection
     from perdure.testing.resume.kill_points import Chance
 
@@ -37,7 +36,7 @@ _DAMAGE_TARGETS: Final = (("checkpoints", "header", "checkpoint_id"), ("parts", 
 class KillingPostgresDatabase(PostgresDatabase):
     """A database with kill points around each statement of a transaction and around its commit."""
 
-    def execute(self, name: str, /, **values: object) -> psycopg.Cursor[Columns] | Pipelined:
+    def execute(self, name: str, /, **values: object) -> psycopg.Cursor[Columns]:
         if self._held.connection is None:
             return super().execute(name, **values)
         with writes.operation(name):

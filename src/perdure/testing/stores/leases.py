@@ -267,12 +267,12 @@ class HaltConformance(StoreSuite):
         run = await RunDriver.start(store, clock, "r")
         await run.commit(status="sleeping", wake_at=SOON)
         before = await run.record()
-        assert (before.halt, before.standing) == (None, "sleeping")
+        assert (before.halt, before.run_status) == (None, "sleeping")
         await run.release(halt=halted(kind))
         await store.close()
         record = await run.record()
         assert record == replace(before, owner=None, halt=halted(kind))
-        assert (record.standing, record.status, record.wake_at) == (kind, "sleeping", SOON)
+        assert (record.run_status, record.status, record.wake_at) == (kind, "sleeping", SOON)
 
     async def test_halt_comes_back_as_it_was_given(self, store: Store, run: RunDriver) -> None:
         data = [b"", b"{}", b"\xff\x00\n", b"large " * 30_000]
@@ -291,23 +291,23 @@ class HaltConformance(StoreSuite):
             await run.release(halt=halted())
             await run.reacquire(token=token)
             record = await run.record()
-            assert (record.halt, record.standing) == (None, "waiting")
+            assert (record.halt, record.run_status) == (None, "waiting")
             await store.close()
             assert await run.record() == record
         await run.commit(status="idle")
-        assert (await run.record()).standing == "idle"
+        assert (await run.record()).run_status == "idle"
         await run.release()
-        assert (await run.record()).standing == "idle"
+        assert (await run.record()).run_status == "idle"
 
     async def test_fork_can_be_halted_before_its_first_commit(self, store: Store, clock: ManualClock) -> None:
         await (await RunDriver.start(store, clock, "r")).commit(status="idle")
         fork = await RunDriver.start(store, clock, "f", parent="r@0")
         await fork.release(halt=halted())
         record = await fork.record()
-        assert (record.standing, record.status, record.head) == ("failed", "running", "r@0")
+        assert (record.run_status, record.status, record.head) == ("failed", "running", "r@0")
         await fork.reacquire()
         await fork.commit()
-        assert (await fork.record()).standing == "running"
+        assert (await fork.record()).run_status == "running"
 
     @pytest.mark.parametrize("kind", ["failed", "exported"])
     async def test_halted_run_keeps_its_data(self, store: Store, clock: ManualClock, kind: HaltKind) -> None:
@@ -396,7 +396,7 @@ class ClosingConformance(TenantStoreSuite):
             await sample.commit()
         await sample.release()
         record = await sample.record()
-        assert (record.owner, record.attempts, record.standing) == (None, 0, "exported")
+        assert (record.owner, record.attempts, record.run_status) == (None, 0, "exported")
 
     async def test_run_without_checkpoints_is_not_closed(self, store: TenantStore, clock: ManualClock) -> None:
         with pytest.raises(RunNotFoundError):
