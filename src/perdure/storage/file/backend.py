@@ -45,9 +45,9 @@ from perdure.storage.file.checkpoints import CheckpointFile, RunAfter, usual_id
 from perdure.storage.file.directory import Directory
 from perdure.storage.file.run_files import CONSUMED_MAX, LogLine
 from perdure.storage.group_commit import PendingCommit, PendingRecords
-from perdure.storage.rules import file_name
 from perdure.storage.owners import LEASE_SECONDS, Owners, require_lease
 from perdure.storage.port import require_durability
+from perdure.storage.rules import file_name
 from perdure.storage.store import BackedStore
 from perdure.storage.worker import Worker
 
