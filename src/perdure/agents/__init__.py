@@ -1,6 +1,6 @@
 """Agents: messages, chat clients, tools, turns, sessions, and the executor that runs an agent in a workflow."""
 
-from perdure.agents.agent import Agent, BaseAgent, SupportsAgentRun
+from perdure.agents.agent import Agent, BaseAgent, SupportsAgentRun, resolve_agent_id
 from perdure.agents.client.base import (
     BaseChatClient,
     ChatTelemetryLayer,
@@ -35,7 +35,6 @@ from perdure.agents.executor.agent_executor import (
     AgentExecutor,
     AgentExecutorRequest,
     AgentExecutorResponse,
-    resolve_agent_id,
 )
 from perdure.agents.executor.requests import share_conversation
 from perdure.agents.messages.content import Content, ContentType, UsageDetails, add_usage_details

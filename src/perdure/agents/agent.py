@@ -106,10 +106,12 @@ class BaseAgent:
         return f"{type(self).__name__}(name={self.name!r}, id={self.id!r})"
 
 
-def stable_name(agent: SupportsAgentRun) -> str:
-    """Return the name of an agent that is the same in every process: its name, its given id, or "agent"."""
+def resolve_agent_id(agent: SupportsAgentRun) -> str:
+    """Return the name of an agent that is the same in every process: its name, its given id, or "agent".
+
+    A generated id would differ in the process that resumes the run.
+    """
     generated: object = getattr(agent, "_perdure_generated_id", None)
-    # A generated id differs in each process, and records need a stable name.
     return agent.name or (agent.id if agent.id != generated else _UNNAMED)
 
 
@@ -262,7 +264,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         # An agent without a name is identified by its instructions and tools, which are equal in every process.
         names = [getattr(each, "name", "") for each in options_of.get("tools", ())]
         traits = () if self.name else [str(options_of.get("instructions", "")), *names]
-        turn = Turn(stable_name(self), context.messages, traits)
+        turn = Turn(resolve_agent_id(self), context.messages, traits)
 
         def start() -> Any:
             run = AgentRun(self, context, turn)

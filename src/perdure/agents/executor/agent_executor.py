@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from perdure.agents.agent import Agent, BaseAgent, SupportsAgentRun, stable_name
+from perdure.agents.agent import Agent, BaseAgent, SupportsAgentRun, resolve_agent_id
 from perdure.agents.executor.requests import (
     Answer,
     approved_call,
@@ -84,14 +84,6 @@ class AgentExecutorResponse:
 
 register_type(AgentExecutorRequest, name="perdure:AgentExecutorRequest")
 register_type(AgentExecutorResponse, name="perdure:AgentExecutorResponse")
-
-
-def resolve_agent_id(agent: SupportsAgentRun) -> str:
-    """Return an agent's id in a workflow: its name, its given id, or "agent".
-
-    A generated id would differ in the process that resumes the run.
-    """
-    return stable_name(agent)
 
 
 _RESET = "reset"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -37,13 +38,10 @@ def inner_requests(activation: ActivationPort) -> list[Request]:
     """Return the open requests of the inner workflow, except those that its agents ask as contents."""
     if not isinstance(activation, ActivationRecorder) or activation.child is None:
         return []
-    give, asked = activation.context.values.give, activation.asked_inside
-    found = [asked.get(key, each) for key, each in activation.child.requests.items()]
-    return [each for each in found if not _is_content_request(give(each.data))]
-
-
-def _is_content_request(data: object) -> bool:
-    return isinstance(data, Content) and data.user_input_request is True
+    give, opened = activation.context.values.give, activation.asked_inside
+    found = [opened.get(key, each) for key, each in activation.child.requests.items()]
+    data = [(each, give(each.data)) for each in found]
+    return [each for each, asked in data if not (isinstance(asked, Content) and asked.user_input_request is True)]
 
 
 def open_outer_requests(activation: ActivationPort, questions: Iterable[Request]) -> dict[str, Content]:
@@ -67,15 +65,6 @@ def to_inner_result(question: Content, answer: Any) -> Content:
     return Content(
         "function_result", call_id=question.call_id, result=answer, additional_properties={_INNER_ANSWER: True}
     )
-
-
-def without_inner_answers(messages: Sequence[Message]) -> list[Message]:
-    """Remove inner questions that were answered from outside, and their answers."""
-    every = (content for message in messages for content in message.contents)
-    answered = {content.call_id for content in every if _INNER_ANSWER in content.additional_properties}
-    if not answered:
-        return list(messages)
-    return without_contents(messages, lambda content: content.call_id in answered)
 
 
 def without_contents(messages: Iterable[Message], is_out: Callable[[Content], bool]) -> list[Message]:
@@ -122,27 +111,23 @@ Answer: TypeAlias = Content | bool
 
 
 def deduplicate(asked: Iterable[Content]) -> list[Content]:
-    """Remove duplicates: a stream asks in its updates and in its final response."""
+    """Remove duplicates: a stream asks in its updates and in its final response.
+
+    Questions about two calls differ, whatever their ids.
+    """
     found: list[Content] = []
+    keys: list[object] = []
     for content in asked:
-        if not any(content == each or _is_same(content, each) for each in found):
+        key = (content.type, content.id, content.call_id, approved_call(content))
+        if content not in found and (content.id is None or key not in keys):
             found.append(content)
+            keys.append(key)
     return found
-
-
-def _is_same(asked: Content, other: Content) -> bool:
-    """Return True if two contents ask the same. Questions about two calls differ, whatever their ids."""
-    if asked.id is None or (asked.type, asked.id, asked.call_id) != (other.type, other.id, other.call_id):
-        return False
-    return approved_call(asked) == approved_call(other)
 
 
 def approved_call(asked: Content) -> dict[str, Any] | None:
     """Return the call that an approval allows; None if this is no approval request."""
-    call = asked.function_call
-    if asked.type != APPROVAL or call is None:
-        return None
-    return _call(call)
+    return _call(asked.function_call) if asked.type == APPROVAL and asked.function_call is not None else None
 
 
 def _call(call: Content) -> dict[str, Any]:
@@ -187,7 +172,9 @@ def share_conversation(said: Sequence[Message]) -> list[Message]:
 
     Another agent would take a question or an answer in it for one of its own.
     """
-    conversation = without_inner_answers(said)
+    every = [content for message in said for content in message.contents]
+    answered = {content.call_id for content in every if _INNER_ANSWER in content.additional_properties}
+    conversation = without_contents(said, lambda content: content.call_id in answered) if answered else list(said)
     every = [content for message in conversation for content in message.contents]
     if not any(_is_between_turns(content) for content in every):
         return conversation
@@ -195,22 +182,23 @@ def share_conversation(said: Sequence[Message]) -> list[Message]:
     calls = {content.call_id for content in every if content.type == "function_call"} & done
 
     def resolve(content: Content) -> Content | None:
-        if content.type == "function_call":
-            return replace(content, user_input_request=None) if content.call_id in done else None
-        if content.type != APPROVAL:
-            return None if _is_between_turns(content) else content
         call = content.function_call
-        is_made = call is not None and not is_tool_question(content) and call.call_id in done - calls
-        return call if is_made else None
-
-    def is_unresolved(content: Content) -> bool:
-        return _is_between_turns(content) or (content.type == "function_call" and content.call_id not in done)
+        match content.type:
+            case "function_call" if content.call_id in done:
+                return content if content.user_input_request is None else replace(content, user_input_request=None)
+            case "function_call":
+                return None
+            case "function_approval_request" if call is not None and not is_tool_question(content):
+                return call if call.call_id in done - calls else None
+            case _:
+                return None if _is_between_turns(content) else content
 
     shared: list[Message] = []
     for message in conversation:
-        if not any(map(is_unresolved, message.contents)):
+        contents = [kept for content in message.contents if (kept := resolve(content)) is not None]
+        if len(contents) == len(message.contents) and all(map(operator.is_, contents, message.contents)):
             shared.append(message)
-        elif contents := [kept for content in message.contents if (kept := resolve(content)) is not None]:
+        elif contents:
             shared.append(Message(message.role, contents, author_name=message.author_name))
     return shared
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import logging
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
-from perdure.agents.agent import Agent
 from perdure.agents.executor.requests import deduplicate, inner_requests, is_inner_question
 from perdure.agents.messages.responses import AgentResponse, token_spending
 from perdure.agents.sessions.session import AgentSession, apply_changes, copy_state, find_changes, share_logs
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from perdure.agents.messages.message import Message
     from perdure.agents.messages.responses import AgentResponseUpdate
     from perdure.agents.sessions.session import Change
-    from perdure.graph import ActivationPort, WorkflowContext
+    from perdure.graph import WorkflowContext
     from perdure.kernel import Request
 
 
@@ -37,9 +37,9 @@ class SessionRecord:
     """
 
     session_id: str
-    service_session_id: str | None
-    state: Mapping[str, Any]
-    changes: Sequence[Change] = field(default=())
+    service_session_id: str | None = None
+    state: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    changes: Sequence[Change] = ()
 
     @classmethod
     def of(cls, session: AgentSession) -> SessionRecord:
@@ -59,22 +59,13 @@ class SessionRecord:
 
 
 def _record_fields(record: SessionRecord) -> dict[str, Any]:
-    found = {
-        "session_id": record.session_id,
-        "service_session_id": record.service_session_id,
-        "state": record.state,
-        "changes": list(record.changes),
-    }
-    return {name: value for name, value in found.items() if value}
+    fields = {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
+    return {name: value for name, value in {**fields, "changes": list(record.changes)}.items() if value}
 
 
-def _record_of(found: Mapping[str, Any]) -> SessionRecord:
-    return SessionRecord(
-        found["session_id"], found.get("service_session_id"), found.get("state", {}), found.get("changes", ())
-    )
-
-
-register_type(SessionRecord, name="perdure:SessionRecord", encode=_record_fields, decode=_record_of)
+register_type(
+    SessionRecord, name="perdure:SessionRecord", encode=_record_fields, decode=lambda fields: SessionRecord(**fields)
+)
 
 
 def session_update(session: AgentSession, *, base: SessionRecord, is_first: bool) -> SessionRecord:
@@ -85,14 +76,6 @@ def session_update(session: AgentSession, *, base: SessionRecord, is_first: bool
     before = base.session().state
     changed = list(find_changes(before, copy_state(session.state)))
     return SessionRecord(base.session_id, session.service_session_id, before if is_first else {}, changed)
-
-
-def merge_records(record: SessionRecord, update: SessionRecord) -> SessionRecord:
-    """Apply another turn's changes to a record."""
-    session = record.session()
-    apply_changes(update.changes, session.state)
-    session.service_session_id = update.service_session_id or session.service_session_id
-    return SessionRecord(session.session_id, session.service_session_id, session.state)
 
 
 class LiveSession:
@@ -155,7 +138,10 @@ class LiveSession:
 
     def merge(self, record: SessionRecord, update: SessionRecord) -> SessionRecord:
         """Merge parallel turns of a shared session. The last one to be merged updates the object."""
-        after = merge_records(self._with_decoded(record), update)
+        session = self._with_decoded(record).session()
+        apply_changes(update.changes, session.state)
+        session.service_session_id = update.service_session_id or session.service_session_id
+        after = SessionRecord(session.session_id, session.service_session_id, session.state)
         self.update(after.session(), after)
         return after
 
@@ -242,7 +228,6 @@ class StreamedText:
 logger = logging.getLogger(__name__)
 
 SESSION_KEY: Final = "session"
-_KWARGS = ("function_invocation_kwargs", "client_kwargs")
 
 
 @dataclass
@@ -262,10 +247,6 @@ class AgentTurn:
     questions: list[Request] = field(default_factory=list["Request"], init=False)
     _has_streamed: bool = field(default=False, init=False)
 
-    @property
-    def _activation(self) -> ActivationPort:
-        return self.ctx.activation
-
     async def run(self, messages: Sequence[Message]) -> AgentResponse[Any]:
         """Run the agent, store its session, and return its response."""
         if self.live is None:
@@ -273,19 +254,20 @@ class AgentTurn:
             response, _ = await self._respond(messages, self.session)
         else:
             response = await self._run_with_session(messages, self.live)
-        if self._activation.streaming and not self._has_streamed:
+        if self.ctx.activation.streaming and not self._has_streamed:
             # It comes from a record, or from an agent that doesn't stream.
             for update in response.to_updates():
                 self._stream_update(update)
         # The response first: a call in an update may lack arguments that were streamed before.
         self.asked = deduplicate([*response.user_input_requests, *self.asked])
-        self.questions = inner_requests(self._activation)
+        self.questions = inner_requests(self.ctx.activation)
         return response
 
     async def _run_with_session(self, messages: Sequence[Message], live: LiveSession) -> AgentResponse[Any]:
-        common = self._activation.common_scope()
-        scope = common or self._activation.private_scope()
-        stored = self._stored_record(scope)
+        activation = self.ctx.activation
+        common = activation.common_scope()
+        scope = common or activation.private_scope()
+        stored = activation.read(scope, SESSION_KEY) if SESSION_KEY in activation.keys(scope) else None
         base = live.base(stored, is_shared=common is not None)
         response, session = await self._respond(messages, live.session_of(base))
         if common is None:
@@ -294,24 +276,14 @@ class AgentTurn:
         else:
             record = session_update(session, base=stored or base, is_first=stored is None)
             live.update(session)
-        self._activation.write(scope, SESSION_KEY, record)
+        activation.write(scope, SESSION_KEY, record)
         return response
 
-    def _stored_record(self, scope: str) -> SessionRecord | None:
-        try:
-            return self._activation.read(scope, SESSION_KEY)
-        except KeyError:
-            return None
-
     async def _respond(self, messages: Sequence[Message], session: Any) -> tuple[AgentResponse[Any], Any]:
-        """Return the response and the session after it. Our agents record each of their calls themselves."""
+        """Return the response and the session after it. An agent that records nothing runs as one step."""
         if getattr(self.agent, "records_itself", False):
             return await self._run_agent(messages, session), session
-        return await self._respond_in_step(messages, session)
-
-    async def _respond_in_step(self, messages: Sequence[Message], session: Any) -> tuple[AgentResponse[Any], Any]:
-        """Run an agent that records nothing as one step."""
-        activation = self._activation
+        activation = self.ctx.activation
 
         async def turn() -> tuple[AgentResponse[Any], SessionRecord | None]:
             activation.require_budget()
@@ -323,11 +295,10 @@ class AgentTurn:
         return response, session if record is None else record.session()
 
     async def _run_agent(self, messages: Sequence[Message], session: Any) -> AgentResponse[Any]:
-        kwargs = self._kwargs()
-        if not self._activation.streaming:
-            whole: Any = self.agent.run(list(messages), stream=False, session=session, **kwargs)
-            return await whole
-        stream: Any = self.agent.run(list(messages), stream=True, session=session, **kwargs)
+        is_streaming = self.ctx.activation.streaming
+        stream: Any = self.agent.run(list(messages), stream=is_streaming, session=session, **self._kwargs())
+        if not is_streaming:
+            return await stream
         if inspect.iscoroutine(stream):
             stream = await stream
         updates: list[AgentResponseUpdate] = []
@@ -336,7 +307,7 @@ class AgentTurn:
             self._stream_update(update)
         if hasattr(stream, "get_final_response"):
             return await stream.get_final_response()
-        return AgentResponse.from_updates(updates)
+        return AgentResponse[Any].from_updates(updates)
 
     def _stream_update(self, update: AgentResponseUpdate) -> None:
         """Stream an update without its requests, which are emitted as request events."""
@@ -345,39 +316,35 @@ class AgentTurn:
         if not self.streams_response or (update.contents and not left):
             return
         self._has_streamed = True
-        if len(left) < len(update.contents):
+        contents = self._mark_declared_calls(left)
+        if contents != update.contents:
             update = copy(update)
-            update.contents = left
-        rest = StreamedText.to(self._activation, self._activation.memo).new_part(self._mark_declared_calls(update))
+            update.contents = contents
+        activation = self.ctx.activation
+        rest = StreamedText.to(activation, activation.memo).new_part(update)
         if rest is not None:
-            self._activation.show(rest)
+            activation.show(rest)
 
-    def _mark_declared_calls(self, update: AgentResponseUpdate) -> AgentResponseUpdate:
+    def _mark_declared_calls(self, contents: Sequence[Content]) -> list[Content]:
         """Mark the calls that the user answers as requests."""
-        names = _declared_tools(self.agent)
-        if not any(content.name in names for content in update.contents if content.type == "function_call"):
-            return update
-        marked = copy(update)
-        marked.contents = [_as_request(each) if each.name in names else each for each in update.contents]
-        return marked
+        options: Mapping[str, Any] = getattr(self.agent, "default_options", None) or {}
+        own: Iterable[Any] = options.get("tools") or ()
+        names = {each.name for each in own if getattr(each, "declaration_only", False)}
+        return [
+            replace(each, id=each.id or each.call_id, user_input_request=True)
+            if each.type == "function_call" and each.name in names
+            else each
+            for each in contents
+        ]
 
     def _kwargs(self) -> dict[str, Any]:
         """Return the run's kwargs for this executor, or for all."""
         given: Mapping[str, Mapping[str, Any]] = self.ctx.get_state(RUN_KWARGS_KEY, {})
-        return {kind: self._own_kwargs(given.get(kind, {})) for kind in _KWARGS}
-
-    def _own_kwargs(self, by_target: Mapping[str, Any]) -> dict[str, Any] | None:
-        own: object = by_target.get(self.name, by_target.get(GLOBAL_KWARGS_KEY))
-        if own is None or isinstance(own, dict):
-            return cast("dict[str, Any] | None", own)
-        logger.warning("agent %r: kwargs of type %s are ignored; give a dict", self.name, type(own).__name__)
-        return None
-
-
-def _declared_tools(agent: SupportsAgentRun) -> set[str]:
-    own: Iterable[Any] = agent.default_options.get("tools") or () if isinstance(agent, Agent) else ()
-    return {each.name for each in own if getattr(each, "declaration_only", False)}
-
-
-def _as_request(call: Content) -> Content:
-    return replace(call, id=call.id or call.call_id, user_input_request=True) if call.type == "function_call" else call
+        found: dict[str, Any] = {}
+        for kind in ("function_invocation_kwargs", "client_kwargs"):
+            by_target = given.get(kind, {})
+            own = found[kind] = by_target.get(self.name, by_target.get(GLOBAL_KWARGS_KEY))
+            if not isinstance(own, dict | None):
+                logger.warning("agent %r: kwargs of type %s are ignored; give a dict", self.name, type(own).__name__)
+                found[kind] = None
+        return found
