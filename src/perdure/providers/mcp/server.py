@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, cast, get_args
 
@@ -43,21 +43,14 @@ _APPROVAL_LISTS: Final = tuple(MCPSpecificApproval.__annotations__)
 
 def require_approval(server: str, mode: object) -> Approval:
     """Return a valid approval mode: a misspelled one would ask nobody. Raises TypeError, ValueError."""
-    if mode is None or (isinstance(mode, str) and mode in get_args(ApprovalMode)):
-        return cast("Approval", mode)
-    if not isinstance(mode, Mapping):
+    if isinstance(mode, Mapping) and set(cast("Mapping[Any, Any]", mode)) <= set(_APPROVAL_LISTS):
+        for name, listed in cast("Mapping[str, Any]", mode).items():
+            require_names(server, f"approval_mode[{name!r}]", listed)
+    elif mode is not None and mode not in get_args(ApprovalMode):
         raise ValueError(
             f"MCP server {server!r}: approval_mode must be 'always_require', 'never_require' or a dict with "
             f"{' and '.join(map(repr, _APPROVAL_LISTS))}, not {mode!r}"
         )
-    lists = cast("Mapping[Any, Any]", mode)
-    if unknown := [name for name in lists if name not in _APPROVAL_LISTS]:
-        raise ValueError(
-            f"MCP server {server!r}: approval_mode has no {unknown[0]!r}; "
-            f"it may have {' and '.join(map(repr, _APPROVAL_LISTS))}"
-        )
-    for name, listed in lists.items():
-        require_names(server, f"approval_mode[{name!r}]", listed)
     return cast("Approval", mode)
 
 
@@ -66,20 +59,9 @@ def require_names(server: str, what: str, names: object) -> frozenset[str] | Non
     if names is None:
         return None
     is_several = isinstance(names, Collection) and not isinstance(names, str | bytes | Mapping)
-    found: list[Any] = list(cast("Collection[Any]", names)) if is_several else [None]
-    if not all(isinstance(name, str) for name in found):
+    if not is_several or not all(isinstance(name, str) for name in cast("Collection[Any]", names)):
         raise TypeError(f"MCP server {server!r}: {what} must be a list of tool names, not {names!r}")
-    return frozenset(found)
-
-
-def require_listed(server: str, what: str, names: Iterable[str], known: Collection[str]) -> None:
-    """Raise ToolException if the server lacks a listed tool."""
-    missing = sorted(set(names).difference(known))
-    if missing:
-        raise ToolException(
-            f"MCP server {server!r} has no {', '.join(map(repr, missing))}, which {what} lists; "
-            f"it has {', '.join(map(repr, sorted(known)))}"
-        )
+    return frozenset(cast("Collection[str]", names))
 
 
 def exposed_name(name: str, prefix: str | None) -> str:
@@ -89,9 +71,6 @@ def exposed_name(name: str, prefix: str | None) -> str:
         return own
     own = own.lstrip(_JOINTS)
     return f"{before}_{own}" if own else before
-
-
-__all__ = ["Approval", "MCPSpecificApproval", "MCPTool"]
 
 
 class MCPTool(ABC):
@@ -183,7 +162,7 @@ class MCPTool(ABC):
         return await self._session().prompt(prompt_name, arguments)
 
     async def _call(self, name: str, arguments: Mapping[str, Any], key: str) -> str | list[Content]:
-        return await self._session().call(name, arguments, key=key, seconds_max=self.request_timeout)
+        return await self._session().call(name, arguments, key=key)
 
     def _session(self) -> Session:
         """Return the session with the server. Raises ImportError without the `mcp` package."""
@@ -196,17 +175,11 @@ class MCPTool(ABC):
                     raise
                 message = "MCP servers need the mcp package: pip install 'perdure[mcp]'"
                 raise ImportError(message) from error
-            self._opened = Session(
-                name=self.name,
-                dial=self.dial,
-                on_listed=self._set_functions,
-                timeout=self.request_timeout,
-                parse_result=self.parse_tool_results,
-                parse_prompt=self.parse_prompt_results,
-            )
+            self._opened = Session(self)
         return self._opened
 
-    def _set_functions(self, tools: list[Tool], prompts: list[Prompt]) -> None:
+    def set_functions(self, tools: list[Tool], prompts: list[Prompt]) -> None:
+        """Make functions of what the server has listed. Raises ToolException if it lacks a tool that is named here."""
         self._require_listed([each.name for each in [*tools, *prompts]])
         made = [self._tool(each) for each in tools if self._has_tools and self._is_allowed(each.name)]
         read = [self._prompt(each) for each in prompts if self._has_prompts and self._is_allowed(each.name)]
@@ -221,59 +194,61 @@ class MCPTool(ABC):
 
     def _require_listed(self, names: list[str]) -> None:
         known = {alias for name in names for alias in self._names(name)}
-        require_listed(self.name, "allowed_tools", self.allowed_tools or (), known)
+        lists: dict[str, Any] = {"allowed_tools": self.allowed_tools}
         if isinstance(self.approval_mode, dict):
-            for what, listed in self.approval_mode.items():
-                require_listed(self.name, f"approval_mode[{what!r}]", cast("Collection[str]", listed or ()), known)
-
-    def _approval(self, name: str) -> ApprovalMode | None:
-        mode = self.approval_mode
-        if mode is None or isinstance(mode, str):
-            return mode
-        names = set(self._names(name))
-        return "always_require" if names & set(mode.get("always_require_approval") or ()) else "never_require"
+            lists |= {f"approval_mode[{name!r}]": listed for name, listed in self.approval_mode.items()}
+        for what, listed in lists.items():
+            if missing := sorted(set(listed or ()) - known):
+                raise ToolException(
+                    f"MCP server {self.name!r} has no {', '.join(map(repr, missing))}, which {what} lists; "
+                    f"it has {', '.join(map(repr, sorted(known)))}"
+                )
 
     def _tool(self, found: Tool) -> FunctionTool:
         async def call(_call: FunctionInvocationContext, **_more: Any) -> str | list[Content]:
             # Only the model's arguments are sent, not the run's kwargs for tools.
             return await self._call(found.name, _call.arguments, _call.idempotency_key)
 
-        return FunctionTool(
-            name=self._names(found.name)[1],
-            description=found.description or "",
-            func=call,
-            input_model=found.input_schema,
-            approval_mode=self._approval(found.name),
-            if_interrupted=self.if_interrupted,
-            additional_properties={"mcp_server": self.name, "mcp_tool": found.name},
-        )
+        return self._function(found, call, found.input_schema, "mcp_tool", self.if_interrupted)
 
     def _prompt(self, found: Prompt) -> FunctionTool:
         async def get(_call: FunctionInvocationContext, **_more: Any) -> str:
             return await self._session().prompt(found.name, _call.arguments)
 
         given = found.arguments or []
+        described = {each.name: {"description": each.description} if each.description else {} for each in given}
+        schema = {
+            "type": "object",
+            "properties": {name: {"type": "string", **more} for name, more in described.items()},
+            "required": [each.name for each in given if each.required],
+        }
+        # Reading a prompt twice is harmless.
+        return self._function(found, get, schema, "mcp_prompt", "rerun")
+
+    def _function(
+        self,
+        found: Tool | Prompt,
+        func: Callable[..., Any],
+        schema: Mapping[str, Any],
+        kind: str,
+        if_interrupted: IfToolInterrupted,
+    ) -> FunctionTool:
+        names, mode = self._names(found.name), self.approval_mode
+        if mode is not None and not isinstance(mode, str):
+            is_listed = not set(names).isdisjoint(mode.get("always_require_approval") or ())
+            mode = "always_require" if is_listed else "never_require"
         return FunctionTool(
-            name=self._names(found.name)[1],
+            name=names[1],
             description=found.description or "",
-            func=get,
-            input_model={
-                "type": "object",
-                "properties": {each.name: _text_schema(each.description) for each in given},
-                "required": [each.name for each in given if each.required],
-            },
-            approval_mode=self._approval(found.name),
-            # Reading a prompt twice is harmless.
-            if_interrupted="rerun",
-            additional_properties={"mcp_server": self.name, "mcp_prompt": found.name},
+            func=func,
+            input_model=schema,
+            approval_mode=mode,
+            if_interrupted=if_interrupted,
+            additional_properties={"mcp_server": self.name, kind: found.name},
         )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r})"
-
-
-def _text_schema(description: str | None) -> dict[str, str]:
-    return {"type": "string"} if description is None else {"type": "string", "description": description}
 
 
 class MCPStdioTool(MCPTool):
@@ -337,12 +312,9 @@ class MCPStreamableHTTPTool(MCPTool):
         self._headers = dict(headers or {})
         self._http_client = http_client
 
-    def dial(self) -> AbstractAsyncContextManager[Any]:
-        """Open the transport. Each request has its own connection."""
-        return self._open_transport()
-
     @asynccontextmanager
-    async def _open_transport(self) -> AsyncGenerator[Any]:
+    async def dial(self) -> AsyncGenerator[Any]:
+        """Open the transport. Each request has its own connection."""
         import httpx2  # noqa: PLC0415 - it comes with the mcp package
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 - it takes a second to load
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 from contextlib import asynccontextmanager
 from contextvars import Context
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, cast
 
 from mcp import Client, MCPError
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from mcp_types import CallToolResult, GetPromptResult, Prompt, Tool
+
+    from perdure.providers.mcp.server import MCPTool
 
 
 class Connection:
@@ -117,12 +118,6 @@ class _Watched:
     async def __aexit__(self, *raised: object) -> None:
         await self._inner.__aexit__(*raised)
 
-    async def receive(self) -> Any:
-        return await self._inner.receive()
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
@@ -149,7 +144,7 @@ def server_unreachable(server: str, error: BaseException) -> ToolException:
     if isinstance(first, ToolException):
         return first
     return ToolException(
-        f"the MCP server {server!r} can't be reached: {_message_of(first)}; nothing was called. "
+        f"the MCP server {server!r} can't be reached: {str(first) or type(first).__name__}; nothing was called. "
         "Check its command or address, and its error output"
     )
 
@@ -161,7 +156,8 @@ def call_failed(server: str, tool: str, error: Exception) -> ToolExecutionExcept
     if code == REQUEST_TIMEOUT:
         return ToolExecutionException(f"{named} did not answer in time. {_UNKNOWN_EFFECT}", error)
     if code is None or code == CONNECTION_CLOSED:
-        why = _message_of(_innermost(error))
+        first = _innermost(error)
+        why = str(first) or type(first).__name__
         return ToolExecutionException(f"{named}: the connection was lost ({why}). {_UNKNOWN_EFFECT}", error)
     return ToolExecutionException(f"{named} refused the call: {error}", error)
 
@@ -181,10 +177,6 @@ def _innermost(error: BaseException) -> BaseException:
     if isinstance(error, BaseExceptionGroup):
         return _innermost(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
     return error
-
-
-def _message_of(error: BaseException) -> str:
-    return str(error) or type(error).__name__
 
 
 _Block: TypeAlias = "TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedResource"
@@ -218,22 +210,17 @@ def _content_of(block: _Block) -> Content:
             named = {"name": block.name} if block.name else {}
             return Content.from_uri(str(block.uri), media_type=block.mime_type, additional_properties=named)
         case EmbeddedResource(resource=TextResourceContents() as found):
-            return Content.from_text(found.text, additional_properties=_origin(found))
+            return Content.from_text(found.text, additional_properties={"uri": str(found.uri)})
         case EmbeddedResource(resource=BlobResourceContents() as found):
-            data = _data(found.blob, found.mime_type or "application/octet-stream")
-            data.additional_properties.update(_origin(found))
-            return data
+            origin = {"uri": str(found.uri)}
+            return _data(found.blob, found.mime_type or "application/octet-stream", additional_properties=origin)
         case _:
             return Content.from_text(json.dumps(block.model_dump(mode="json", by_alias=True, exclude_none=True)))
 
 
-def _data(base64: str, media_type: str) -> Content:
+def _data(base64: str, media_type: str, **more: Any) -> Content:
     """Return inline data. It is base64 on both sides."""
-    return Content.from_uri(f"data:{media_type};base64,{base64}", media_type=media_type)
-
-
-def _origin(resource: TextResourceContents | BlobResourceContents) -> dict[str, Any]:
-    return {"uri": str(resource.uri)}
+    return Content.from_uri(f"data:{media_type};base64,{base64}", media_type=media_type, **more)
 
 
 ResultT = TypeVar("ResultT")
@@ -242,17 +229,12 @@ KEY_NAME: Final = "perdure/idempotency-key"
 _PAGES_MAX: Final = 1000
 
 
-@dataclass(slots=True, kw_only=True)
 class Session:
-    """Calls to one server. `learned` gets its tools and prompts whenever a connection is opened."""
+    """Calls to one server, which gets its tools and prompts whenever a connection is opened."""
 
-    name: str
-    dial: Callable[[], AbstractAsyncContextManager[Any]]
-    on_listed: Callable[[list[Tool], list[Prompt]], None]
-    timeout: float | None = None
-    parse_result: Callable[[CallToolResult], str | list[Content]] | None = None
-    parse_prompt: Callable[[GetPromptResult], str] | None = None
-    _connection: Connection | None = field(default=None, init=False)
+    def __init__(self, server: MCPTool) -> None:
+        self._server = server
+        self._connection: Connection | None = None
 
     @property
     def is_connected(self) -> bool:
@@ -261,13 +243,15 @@ class Session:
 
     async def client(self) -> Client:
         """Return the client, and connect if necessary. Raises ToolException."""
-        connection = self._connection
+        connection, server = self._connection, self._server
         if connection is None or not connection.is_usable:
-            connection = self._connection = Connection(self.dial, on_open=self.list_tools, timeout=self.timeout)
+            connection = self._connection = Connection(
+                server.dial, on_open=self.list_tools, timeout=server.request_timeout
+            )
         try:
             return await connection.client()
         except Exception as error:
-            raise server_unreachable(self.name, error) from error
+            raise server_unreachable(server.name, error) from error
 
     async def close(self) -> None:
         """Close the connection."""
@@ -278,67 +262,48 @@ class Session:
     async def list_tools(self, client: Client) -> None:
         """List the server's tools and prompts."""
         has = client.server_capabilities
-        tools = [] if has.tools is None else await _list_tools(client)
-        self.on_listed(tools, [] if has.prompts is None else await _list_prompts(client))
+        tools: list[Tool] = [] if has.tools is None else await _list_all(client.list_tools, "tools")
+        prompts: list[Prompt] = [] if has.prompts is None else await _list_all(client.list_prompts, "prompts")
+        self._server.set_functions(tools, prompts)
 
-    async def call(
-        self, name: str, arguments: Mapping[str, Any], *, key: str, seconds_max: float | None
-    ) -> str | list[Content]:
+    async def call(self, name: str, arguments: Mapping[str, Any], *, key: str) -> str | list[Content]:
         """Call a tool. Raises ToolException, ToolExecutionException."""
-        given = dict(arguments)
+        given, server = dict(arguments), self._server
         found = await self._request(
-            name, lambda client: client.call_tool(name, given, seconds_max, meta={KEY_NAME: key})
+            name, lambda client: client.call_tool(name, given, server.request_timeout, meta={KEY_NAME: key})
         )
         contents = contents_of(found)
         if found.is_error:
-            message = text_of(contents) or f"tool {name!r} of the MCP server {self.name!r} failed"
+            message = text_of(contents) or f"tool {name!r} of the MCP server {server.name!r} failed"
             raise ToolExecutionException(message)
-        return contents if self.parse_result is None else self.parse_result(found)
+        return contents if server.parse_tool_results is None else server.parse_tool_results(found)
 
     async def prompt(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Read a prompt. Raises ToolException, ToolExecutionException."""
         texts = {each: str(value) for each, value in arguments.items()}
         found = await self._request(name, lambda client: client.get_prompt(name, texts))
-        return prompt_of(found) if self.parse_prompt is None else self.parse_prompt(found)
+        return (self._server.parse_prompt_results or prompt_of)(found)
 
-    async def _request(self, name: str, ask: Callable[[Client], Awaitable[ResultT]]) -> ResultT:
-        """Send a request. Repeat it only if the server has certainly done nothing."""
+    async def _request(self, name: str, ask: Callable[[Client], Awaitable[ResultT]], *, again: bool = True) -> ResultT:
+        """Send a request. Repeat it once, and only if the server has certainly done nothing."""
         client = await self.client()
         try:
             return await ask(client)
         except Exception as error:
-            self._end_if_lost(error)
-            if not is_session_forgotten(error):
-                raise call_failed(self.name, name, error) from error
-        client = await self.client()
-        try:
-            return await ask(client)
-        except Exception as error:
-            self._end_if_lost(error)
-            raise call_failed(self.name, name, error) from error
-
-    def _end_if_lost(self, error: Exception) -> None:
-        if is_connection_lost(error) and self._connection is not None:
-            self._connection.end()
+            if is_connection_lost(error) and self._connection is not None:
+                self._connection.end()
+            if not (again and is_session_forgotten(error)):
+                raise call_failed(self._server.name, name, error) from error
+        return await self._request(name, ask, again=False)
 
 
-async def _list_tools(client: Client) -> list[Tool]:
-    found: list[Tool] = []
+async def _list_all(ask: Callable[..., Awaitable[Any]], field: str) -> list[Any]:
+    """Read all pages of a list."""
+    found: list[Any] = []
     cursor: str | None = None
     for _ in range(_PAGES_MAX):
-        page = await client.list_tools(cursor=cursor)
-        found.extend(page.tools)
-        if (cursor := page.next_cursor) is None:
-            break
-    return found
-
-
-async def _list_prompts(client: Client) -> list[Prompt]:
-    found: list[Prompt] = []
-    cursor: str | None = None
-    for _ in range(_PAGES_MAX):
-        page = await client.list_prompts(cursor=cursor)
-        found.extend(page.prompts)
+        page = await ask(cursor=cursor)
+        found += getattr(page, field)
         if (cursor := page.next_cursor) is None:
             break
     return found
