@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from perdure.agents.agent import Agent
     from perdure.agents.client.middleware import AgentContext
-    from perdure.agents.client.streaming import ChatStream
-    from perdure.agents.messages.message import Message
     from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate
     from perdure.agents.sessions.providers import ContextProvider
     from perdure.agents.turn.recording import Turn
@@ -42,60 +40,46 @@ class AgentRun:
         self._turn = turn
         self._session: AgentSession | None = given.session
         self._providers: list[ContextProvider] = list(agent.context_providers)
+        self._per_call: list[HistoryProvider] = []
+        """The histories that are stored after each model call."""
+        self._history: HistoryPerCall | None = None
         self._conversation_id: str | None = None
         """The provider's id of the conversation that this run continues."""
         self._new_conversation_id: str | None = None
         """The provider's id of the conversation after this run."""
-        self._history: HistoryPerCall | None = None
         self._context = SessionContext(input_messages=[])
         self._options: dict[str, Any] = {}
-        self._function_kwargs: dict[str, Any] = {}
-        self._client_kwargs: dict[str, Any] = {}
+        self._kwargs: dict[str, Any] = {}
 
     async def respond(self) -> AgentResponse[Any]:
         """Return the complete response."""
         await self._prepare()
-        client = self._agent.client
-        if isinstance(client, BaseChatClient):
-            with use_turn(self._turn):
-                answer = self._ask(stream=False)
-        else:
-
-            async def whole() -> ChatResponse[Any]:
-                return require_response(await self._ask(stream=False), type(client).__name__)
-
-            answer = ask_model(self._turn, whole, self._options.get("response_format"))
-        return await self._finish(self._to_response(await answer))
+        return await self._finish(self._to_response(await self._ask(stream=False)))
 
     async def stream(self) -> AgentStream:
         """Return the stream of updates."""
         await self._prepare()
-        response_format = self._options.get("response_format")
-        stream: ChatStream
-        if isinstance(self._agent.client, BaseChatClient):
-            with use_turn(self._turn):
-                stream = self._ask(stream=True)
-        else:
-            stream = ask_model_stream(
-                self._turn, lambda: chat_stream(self._ask(stream=True), response_format), response_format
-            )
-
-        rebuild = partial(AgentResponse[Any].from_updates, output_format_type=response_format)
-        forwarded: AgentStream = forward_stream(
-            stream, convert=self._to_update, convert_final=self._to_response, rebuild=rebuild
+        rebuild = partial(AgentResponse[Any].from_updates, output_format_type=self._options.get("response_format"))
+        stream: AgentStream = forward_stream(
+            self._ask(stream=True), convert=self._to_update, convert_final=self._to_response, rebuild=rebuild
         )
-        return forwarded.with_result_hook(self._finish)
+        return stream.with_result_hook(self._finish)
 
     def _ask(self, *, stream: bool) -> Any:
-        return cast("Any", self._agent.client).get_response(
-            messages=self._context.get_messages(include_input=True),
-            stream=stream,
-            options=dict(self._options),
-            compaction_strategy=self._given.compaction_strategy,
-            tokenizer=self._given.tokenizer,
-            function_invocation_kwargs=dict(self._function_kwargs),
-            client_kwargs=dict(self._client_kwargs),
-        )
+        """Call the client. Ours record each of their calls themselves; the call of another is recorded here."""
+        client, turn, response_format = self._agent.client, self._turn, self._options.get("response_format")
+        messages = self._context.get_messages(include_input=True)
+        ask = partial(cast("Any", client).get_response, messages=messages, options=dict(self._options), **self._kwargs)
+        if isinstance(client, BaseChatClient):
+            with use_turn(turn):
+                return ask(stream=stream)
+        if stream:
+            return ask_model_stream(turn, lambda: chat_stream(ask(stream=True), response_format), response_format)
+
+        async def whole() -> ChatResponse[Any]:
+            return require_response(await ask(stream=False), type(client).__name__)
+
+        return ask_model(turn, whole, response_format)
 
     async def _prepare(self) -> None:
         """Collect messages, options and tools from the agent, its providers and this run."""
@@ -105,31 +89,35 @@ class AgentRun:
         defaults = {name: value for name, value in agent.default_options.items() if name != "tools"}
         self._choose_session(merge_options(defaults, options))
         await self._load_context(options)
-        context = self._context
+        context, session = self._context, self._session
         own_tools = [*agent.default_options.get("tools", ()), *context.tools]
         every = [*normalize_tools(own_tools), *agent.mcp_tools, *normalize_tools(run_tools)]
         for tool in every:
             if is_server(tool) and not getattr(tool, "is_connected", False):
                 await agent.connect(tool)
-        tools = expand_tools(join_tools([], every))
         instructions = {"instructions": "\n".join(context.instructions) or None}
-        decided = {"tools": tools or None, "conversation_id": self._conversation_id}
+        decided = {"tools": expand_tools(join_tools([], every)) or None, "conversation_id": self._conversation_id}
         self._options = merge_options(defaults, instructions, options, decided)
         arguments: Mapping[str, Any] = self._options.pop("additional_function_arguments", None) or {}
-        self._function_kwargs = {**given.function_invocation_kwargs, **arguments}
-        self._client_kwargs = dict(given.client_kwargs)
-        middleware = [*self._client_kwargs.pop("middleware", ()), *context.get_middleware()]
-        if self._session is not None:
-            self._client_kwargs["session"] = self._session
-            if histories := self._histories_per_call():
-                self._history = HistoryPerCall(agent, self._session, histories, context)
+        client_kwargs = dict(given.client_kwargs)
+        middleware = [*client_kwargs.pop("middleware", ()), *context.get_middleware()]
+        if session is not None:
+            client_kwargs["session"] = session
+            if self._per_call:
+                self._history = HistoryPerCall(agent, session, self._per_call, context)
                 middleware.append(self._history)
         if middleware:
-            self._client_kwargs["middleware"] = middleware
+            client_kwargs["middleware"] = middleware
+        self._kwargs = {
+            "compaction_strategy": given.compaction_strategy,
+            "tokenizer": given.tokenizer,
+            "function_invocation_kwargs": {**given.function_invocation_kwargs, **arguments},
+            "client_kwargs": client_kwargs,
+        }
 
     def _choose_session(self, options: Mapping[str, Any]) -> None:
         """Choose the session and its history provider. Providers without a session get one for this run."""
-        session = self._session
+        session, agent = self._session, self._agent
         service_id = None if session is None else session.service_session_id
         if service_id is not None and not isinstance(service_id, str):
             raise AgentInvalidRequestException(
@@ -137,22 +125,19 @@ class AgentRun:
             )
         self._conversation_id = service_id or options.get("conversation_id")
         stores = options.get("store")
-        by_provider = getattr(self._agent.client, "STORES_BY_DEFAULT", False) if stores is None else bool(stores)
+        by_provider = getattr(agent.client, "STORES_BY_DEFAULT", False) if stores is None else bool(stores)
         has_history = any(isinstance(each, HistoryProvider) and each.load_messages for each in self._providers)
         if session is not None and not (by_provider or self._conversation_id or has_history):
             self._providers.append(InMemoryHistoryProvider())
         if session is None and self._providers:
             self._session = AgentSession()
-        if self._histories_per_call() and self._conversation_id and not by_provider:
+        if agent.require_per_service_call_history_persistence:
+            self._per_call = [each for each in self._providers if isinstance(each, HistoryProvider)]
+        if self._per_call and self._conversation_id and not by_provider:
             raise AgentInvalidRequestException(
-                f"agent {self._agent.name!r} must store its history after each model call, but the provider stores "
+                f"agent {agent.name!r} must store its history after each model call, but the provider stores "
                 f"conversation {self._conversation_id!r}; let only one of them store it"
             )
-
-    def _histories_per_call(self) -> list[HistoryProvider]:
-        if not self._agent.require_per_service_call_history_persistence:
-            return []
-        return [each for each in self._providers if isinstance(each, HistoryProvider)]
 
     async def _load_context(self, options: dict[str, Any]) -> None:
         session = self._session
@@ -181,27 +166,20 @@ class AgentRun:
 
     async def _finish(self, response: AgentResponse[Any]) -> AgentResponse[Any]:
         """Name the author of the messages, and let the providers store them, the last provider first."""
-        name = self._agent.name or "UnnamedAgent"
-        response.messages = [_with_author(message, name) for message in response.messages]
+        for place, message in enumerate(response.messages):
+            if message.author_name is None:
+                response.messages[place] = named = copy(message)
+                named.author_name = self._agent.name or "UnnamedAgent"
         session = self._session
         if session is None:
             return response
         if self._new_conversation_id is not None:
             session.service_session_id = self._new_conversation_id
-        self._context.set_response(response)
+        self._context.response = response
         if self._history is not None:
             await self._history.finish(response)
-        stored = self._histories_per_call()
         for provider in reversed(self._providers):
-            if provider not in stored:
+            if provider not in self._per_call:
                 state = session.state.setdefault(provider.source_id, {})
                 await provider.after_run(agent=self._agent, session=session, context=self._context, state=state)
         return response
-
-
-def _with_author(message: Message, name: str) -> Message:
-    if message.author_name is not None:
-        return message
-    named = copy(message)
-    named.author_name = name
-    return named

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, cast, overload, runtime_checkable
 
 from typing_extensions import TypedDict, TypeVar, Unpack
@@ -262,7 +263,7 @@ def ask_model(
 ) -> Awaitable[ChatResponse[Any]]:
     """Call a model as a step of the turn."""
     declare_format(response_format)
-    answer = record_call(turn, ask, name="model", count=lambda response: _count_tokens(turn, response))
+    answer = record_call(turn, ask, name="model", count=partial(_count_tokens, turn))
 
     async def respond() -> ChatResponse[Any]:
         response = await answer
@@ -284,7 +285,7 @@ def ask_model_stream(turn: Turn, ask: Callable[[], ChatStream], response_format:
         turn,
         ask,
         name="model",
-        count=lambda response: _count_tokens(turn, response),
+        count=partial(_count_tokens, turn),
         split=ChatResponse[Any].split,
         rebuild=ChatResponse[Any].from_updates,
     )

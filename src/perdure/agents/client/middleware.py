@@ -261,6 +261,8 @@ def call_through(
 
     Without a result the response is an `empty` one.
     """
+    if not middleware:
+        return ResponseStream.from_awaitable(call()) if context.stream else call()
 
     async def run() -> Any:
         try:

@@ -122,16 +122,18 @@ def to_contents(given: Sequence[ContentInput] | ContentInput | None) -> list[Con
     """Convert texts, contents and dicts of contents. Raises TypeError, ContentError."""
     if given is None:
         return []
-    several = [given] if isinstance(given, str | Content | Mapping) else given
-    return [each if isinstance(each, Content) else _to_content(each) for each in several]
-
-
-def _to_content(given: object) -> Content:
-    if isinstance(given, str):
-        return Content.from_text(given)
-    if isinstance(given, Mapping):
-        return Content.from_dict(cast("Mapping[str, Any]", given))
-    raise TypeError(f"a message takes texts, contents and dicts of contents, not {given!r}")
+    found: list[Content] = []
+    for each in cast("Sequence[object]", [given] if isinstance(given, str | Content | Mapping) else given):
+        match each:
+            case Content():
+                found.append(each)
+            case str():
+                found.append(Content.from_text(each))
+            case Mapping():
+                found.append(Content.from_dict(cast("Mapping[str, Any]", each)))
+            case _:
+                raise TypeError(f"a message takes texts, contents and dicts of contents, not {each!r}")
+    return found
 
 
 def normalize_messages(messages: AgentRunInputs | None = None, *, role: Role | str = "user") -> list[Message]:

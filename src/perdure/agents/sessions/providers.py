@@ -51,18 +51,14 @@ class SessionContext:
         self.middleware: dict[str, list[MiddlewareTypes]] = {}
         self.options: dict[str, Any] = options or {}
         self.metadata: dict[str, Any] = metadata or {}
-        self._response: AgentResponse[Any] | None = None
+        self.response: AgentResponse[Any] | None = None
+        """The agent's response; None before the run has ended."""
         for source_id, each in (middleware or {}).items():
             self.extend_middleware(source_id, each)
 
-    @property
-    def response(self) -> AgentResponse[Any] | None:
-        """Return the agent's response; None before the run has ended."""
-        return self._response
-
     def set_response(self, response: AgentResponse[Any]) -> None:
         """Set the agent's response."""
-        self._response = response
+        self.response = response
 
     def extend_messages(self, source: str | object, messages: Sequence[Message]) -> None:
         """Show the model more messages, before the new ones.
@@ -302,7 +298,7 @@ class HistoryPerCall(ChatMiddleware):
             # Messages of other providers are stored once per run.
             context_messages=self._run.context_messages if self._known is None else None,
         )
-        call.set_response(AgentResponse(messages=response.messages))
+        call.response = AgentResponse(messages=response.messages)
         self._known = [*shown, *response.messages]
         self._written += [*new, *response.messages]
         await self._store(call)
@@ -320,7 +316,7 @@ class HistoryPerCall(ChatMiddleware):
         ]
         if rest:
             call = SessionContext(session_id=self._run.session_id, input_messages=[])
-            call.set_response(AgentResponse(messages=rest))
+            call.response = AgentResponse(messages=rest)
             await self._store(call)
 
     async def _store(self, call: SessionContext) -> None:

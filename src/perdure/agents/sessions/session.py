@@ -61,16 +61,10 @@ def _encoder(cls: Any) -> Callable[[Any], Mapping[str, Any]]:
 
 
 def _decoder(cls: Any) -> Callable[[Mapping[str, Any]], Any]:
-    if hasattr(cls, "from_dict"):
-        return cls.from_dict
-    if hasattr(cls, "model_validate"):
-        return cls.model_validate
-    raise ValueError(f"{cls.__qualname__!r} is not a pydantic model and has no from_dict; give encoder and decoder")
-
-
-def plain_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a state to plain values. Raises TypeError with the path of a value that has no JSON form."""
-    return {key: _to_plain(value, f"state[{key!r}]") for key, value in state.items()}
+    found = getattr(cls, "from_dict", None) or getattr(cls, "model_validate", None)
+    if found is None:
+        raise ValueError(f"{cls.__qualname__!r} is not a pydantic model and has no from_dict; give encoder and decoder")
+    return found
 
 
 def _to_plain(value: Any, path: str) -> Any:
@@ -91,11 +85,6 @@ def _to_plain(value: Any, path: str) -> Any:
 
 def _plain_mapping(value: Mapping[Any, Any], path: str) -> dict[str, Any]:
     return {str(key): _to_plain(each, f"{path}[{key!r}]") for key, each in value.items()}
-
-
-def restore_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore a state from plain values. Raises ValueError."""
-    return {key: _from_plain(value) for key, value in state.items()}
 
 
 def _from_plain(value: Any) -> Any:
@@ -123,22 +112,17 @@ class AgentSession:
     """
 
     def __init__(self, *, session_id: str | None = None, service_session_id: Any = None) -> None:
-        self._session_id = session_id or SystemClock().new_id()
+        self.session_id = session_id or SystemClock().new_id()
         self.service_session_id = service_session_id
         self.state: dict[str, Any] = {}
-
-    @property
-    def session_id(self) -> str:
-        """Return the session's id."""
-        return self._session_id
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain values for JSON. Raises TypeError with the path of a value that has no JSON form."""
         return {
             "type": "session",
-            "session_id": self._session_id,
+            "session_id": self.session_id,
             "service_session_id": self.service_session_id,
-            "state": plain_state(self.state),
+            "state": _plain_mapping(self.state, "state"),
         }
 
     @classmethod
@@ -156,17 +140,16 @@ class AgentSession:
                 f"a session needs a str as session_id and a dict as state, not {session_id!r} and {state!r}"
             )
         session = cls(session_id=session_id, service_session_id=data.get("service_session_id"))
-        session.state.update(restore_state(cast("Mapping[str, Any]", state)))
+        session.state.update({key: _from_plain(value) for key, value in cast("Mapping[str, Any]", state).items()})
         return session
 
     def __repr__(self) -> str:
-        return f"AgentSession(session_id={self._session_id!r})"
+        return f"AgentSession(session_id={self.session_id!r})"
 
 
 def _session_fields(session: AgentSession) -> dict[str, Any]:
-    names = ("session_id", "service_session_id", "state")
-    fields = {name: getattr(session, name) for name in names}
-    return {name: value for name, value in fields.items() if value is not None}
+    values = ((name, getattr(session, name)) for name in ("session_id", "service_session_id", "state"))
+    return {name: value for name, value in values if value is not None}
 
 
 def _session_of(fields: Mapping[str, Any]) -> AgentSession:
