@@ -38,7 +38,7 @@ from perdure.agents.executor.agent_executor import (
 )
 from perdure.agents.executor.requests import share_conversation
 from perdure.agents.messages.content import Content, ContentType, UsageDetails, add_usage_details
-from perdure.agents.messages.conversation import drop_known_messages
+from perdure.agents.messages.conversation import drop_known_messages, is_local_call
 from perdure.agents.messages.message import AgentRunInputs, Message, Role, RoleLiteral, normalize_messages
 from perdure.agents.messages.responses import (
     AgentResponse,
@@ -125,6 +125,7 @@ __all__ = [
     "expand_tools",
     "function_middleware",
     "is_function_tool",
+    "is_local_call",
     "merge_chat_options",
     "normalize_function_invocation_configuration",
     "normalize_messages",

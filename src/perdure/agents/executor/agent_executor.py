@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from perdure.agents.agent import Agent, BaseAgent, SupportsAgentRun, resolve_agent_id
 from perdure.agents.executor.requests import (
@@ -157,14 +157,26 @@ class AgentExecutor(Executor):
         context_filter: ContextFilter | None = None,
         **kwargs: Any,
     ) -> None:
-        _require_agent(agent, session)
+        if not isinstance(cast("object", agent), SupportsAgentRun):
+            raise TypeError(f"AgentExecutor needs an agent with run and create_session, not {agent!r}")
+        # Other agents may have sessions of any kind.
+        if isinstance(agent, BaseAgent) and not isinstance(cast("object", session), AgentSession | None):
+            raise TypeError(
+                f"the session of agent {agent.name!r} must be an AgentSession, not a {type(session).__name__}; use "
+                "agent.create_session() or AgentSession.from_dict(...)"
+            )
+        mode: ContextMode = context_mode or "full"
+        if mode not in get_args(ContextMode):
+            raise ValueError(f"context_mode must be 'full', 'last_agent' or 'custom', not {mode!r}")
+        if mode == "custom" and context_filter is None:
+            raise ValueError("context_mode='custom' needs a context_filter, a function from a conversation to messages")
         chosen = id or resolve_agent_id(agent)
         if not chosen:
             raise ValueError("an agent in a workflow needs a name; name it, or use AgentExecutor(agent, id=...)")
         if kwargs.get("max_concurrency", 1) != 1:
             raise ValueError(f"agent {chosen!r} has one conversation, so max_concurrency must be 1")
         super().__init__(chosen, **kwargs)
-        self._context_mode: ContextMode = _checked_mode(context_mode or "full", context_filter)
+        self._context_mode: ContextMode = mode
         self._context_filter = context_filter
         self._agent = agent
         self._session: Any = session if session is not None else agent.create_session()
@@ -242,17 +254,13 @@ class AgentExecutor(Executor):
     @handler
     async def from_response(self, prior: AgentExecutorResponse, ctx: Context) -> None:
         """Continue from the response of another agent."""
-        self.__store(await self.__context(prior), ctx)
-        await self.__respond(ctx)
-
-    async def __context(self, prior: AgentExecutorResponse) -> Iterable[Message]:
-        if self._context_mode == "full":
-            return prior.full_conversation
+        messages: Any = prior.full_conversation
         if self._context_mode == "last_agent":
-            return prior.agent_response.messages
-        assert self._context_filter is not None, "checked in the constructor"
-        chosen: Any = self._context_filter(prior.full_conversation)
-        return await chosen if inspect.isawaitable(chosen) else chosen
+            messages = prior.agent_response.messages
+        elif self._context_mode == "custom":
+            assert self._context_filter is not None, "checked in the constructor"
+            messages = self._context_filter(prior.full_conversation)
+        await self.__respond(ctx, await messages if inspect.isawaitable(messages) else messages)
 
     @handler
     async def from_str(self, text: str, ctx: Context) -> None:
@@ -263,20 +271,17 @@ class AgentExecutor(Executor):
                 "agent's text, let it send AgentExecutorResponse.with_text(...)",
                 self.id,
             )
-        self.__store(normalize_messages(text), ctx)
-        await self.__respond(ctx)
+        await self.__respond(ctx, normalize_messages(text))
 
     @handler
     async def from_message(self, message: Message, ctx: Context) -> None:
         """Respond to a message."""
-        self.__store([message], ctx)
-        await self.__respond(ctx)
+        await self.__respond(ctx, [message])
 
     @handler
     async def from_messages(self, messages: list[str | Message], ctx: Context) -> None:
         """Respond to messages."""
-        self.__store(normalize_messages(messages), ctx)
-        await self.__respond(ctx)
+        await self.__respond(ctx, normalize_messages(messages))
 
     @response_handler
     async def handle_user_input_response(self, original_request: Content, response: Answer, ctx: Context) -> None:
@@ -331,7 +336,9 @@ class AgentExecutor(Executor):
         await ctx.send_message(answer)
         return ()
 
-    async def __respond(self, ctx: Context) -> None:
+    async def __respond(self, ctx: Context, messages: Iterable[Message] = ()) -> None:
+        """Let the agent respond to these and to all stored messages."""
+        self.__store(messages, ctx)
         while more := await self.__respond_once(ctx):
             self.__store(more, ctx)
 
@@ -395,22 +402,3 @@ def _with_messages(response: AgentResponse[Any], messages: Sequence[Message]) ->
     other = copy(response)
     other.messages = list(messages)
     return other
-
-
-def _require_agent(agent: object, session: object) -> None:
-    if not isinstance(agent, SupportsAgentRun):
-        raise TypeError(f"AgentExecutor needs an agent with run and create_session, not {agent!r}")
-    # Other agents may have sessions of any kind.
-    if session is not None and isinstance(agent, BaseAgent) and not isinstance(session, AgentSession):
-        raise TypeError(
-            f"the session of agent {agent.name!r} must be an AgentSession, not a {type(session).__name__}; use "
-            "agent.create_session() or AgentSession.from_dict(...)"
-        )
-
-
-def _checked_mode(mode: str, context_filter: ContextFilter | None) -> ContextMode:
-    if mode not in {"full", "last_agent", "custom"}:
-        raise ValueError(f"context_mode must be 'full', 'last_agent' or 'custom', not {mode!r}")
-    if mode == "custom" and context_filter is None:
-        raise ValueError("context_mode='custom' needs a context_filter, a function from a conversation to messages")
-    return cast("ContextMode", mode)

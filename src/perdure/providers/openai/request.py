@@ -10,7 +10,15 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from perdure.agents import ChatOptions, Content, ResponseModelT, expand_tools, is_function_tool, normalize_tools
+from perdure.agents import (
+    ChatOptions,
+    Content,
+    ResponseModelT,
+    expand_tools,
+    is_function_tool,
+    is_local_call,
+    normalize_tools,
+)
 from perdure.errors import ChatClientInvalidRequestException
 
 if TYPE_CHECKING:
@@ -106,7 +114,10 @@ def _convert_message(message: Message, instruction_role: str) -> list[Wire]:
             converted = {}
         case _:
             parts = [part for content in message.contents if (part := _convert_content(content)) is not None]
-            converted = {"role": "user", "content": _join_texts(parts)} if parts else {}
+            # Some servers take no list, so texts alone are joined.
+            is_text = all(part["type"] == "text" for part in parts)
+            content = "\n".join([part["text"] for part in parts]) if is_text else parts
+            converted = {"role": "user", "content": content} if parts else {}
     if converted and (name := wire_name(message.author_name or "")):
         converted["name"] = name
     return [converted] if converted else []
@@ -116,7 +127,7 @@ def _convert_response(message: Message) -> Wire:
     texts = [content for content in message.contents if content.type == "text"]
     said = _text_of([content for content in texts if not content.additional_properties.get(REFUSAL)])
     refused = _text_of([content for content in texts if content.additional_properties.get(REFUSAL)])
-    calls = [_convert_call(content) for content in message.contents if _is_own_call(content)]
+    calls = [_convert_call(content) for content in message.contents if is_local_call(content)]
     if not (said or refused or calls):
         return {}
     answer: Wire = {"role": "assistant", "content": said or None}
@@ -127,10 +138,6 @@ def _convert_response(message: Message) -> Wire:
         # Servers that send reasoning expect it back with the calls it led to, and only there.
         answer |= _reasoning(message.contents)
     return answer
-
-
-def _is_own_call(content: Content) -> bool:
-    return content.type == "function_call" and not content.informational_only
 
 
 def _convert_call(content: Content) -> Wire:
@@ -168,8 +175,6 @@ def result_text(content: Content) -> str:
         text = _text_of(content.items)
     elif content.result is None or isinstance(content.result, str):
         text = content.result or ""
-    elif isinstance(content.result, Content):
-        text = str(content.result)
     else:
         text = json.dumps(content.result, default=_to_plain, ensure_ascii=False)
     return text or (f"Error: {content.exception}" if content.exception else "")
@@ -177,10 +182,8 @@ def result_text(content: Content) -> str:
 
 def _attachments(result: Content) -> list[Wire]:
     given = [each for each in result.items or () if each.type in {"data", "uri", "hosted_file"}]
-    if not given:
-        return []
     parts = [part for content in given if (part := _convert_content(content)) is not None]
-    return [{"type": "text", "text": f"This came with the result of {result.call_id}:"}, *parts]
+    return [{"type": "text", "text": f"This came with the result of {result.call_id}:"}, *parts] if parts else []
 
 
 def _convert_content(content: Content) -> Wire | None:
@@ -211,17 +214,8 @@ def _convert_media(content: Content) -> Wire:
         sound = {"data": uri.partition(";base64,")[2], "format": _AUDIO_FORMATS[kind]}
         return {"type": "input_audio", "input_audio": sound}
     name = content.additional_properties.get("filename") or content.name
-    return {
-        "type": "file",
-        "file": {"filename": name or f"file{mimetypes.guess_extension(kind) or ''}", "file_data": uri},
-    }
-
-
-def _join_texts(parts: list[Wire]) -> str | list[Wire]:
-    """Join parts that are all text: some servers take no list."""
-    if all(part["type"] == "text" for part in parts):
-        return "\n".join([part["text"] for part in parts])
-    return parts
+    name = name or f"file{mimetypes.guess_extension(kind) or ''}"
+    return {"type": "file", "file": {"filename": name, "file_data": uri}}
 
 
 def _text_of(contents: Iterable[Content]) -> str:
@@ -329,25 +323,20 @@ def to_wire_choice(choice: object) -> Any:
 def to_wire_format(response_format: object) -> Wire:
     """Convert a response format: a pydantic model, a JSON schema, or the API's own format."""
     if inspect.isclass(response_format):
-        return _strict_format(response_format)
-    if not isinstance(response_format, Mapping):
+        import openai  # noqa: PLC0415 - it comes with an extra
+
+        # The SDK's public way to a strict schema.
+        function = openai.pydantic_function_tool(cast("Any", response_format))["function"]
+        named: Wire = {"name": response_format.__name__, "schema": function.get("parameters", {}), "strict": True}
+    elif not isinstance(response_format, Mapping):
         raise ChatClientInvalidRequestException(
             f"response_format must be a pydantic model or a JSON schema, not {response_format!r}"
         )
-    given = dict(cast("Mapping[str, Any]", response_format))
-    if given.get("type") in {"json_schema", "json_object", "text"}:
-        return given
-    if isinstance(given.get("schema"), Mapping):
-        named = {"name": wire_name(str(given.get("name") or "")) or "answer"}
-        return {"type": "json_schema", "json_schema": given | named}
-    name = wire_name(str(given.get("title") or "")) or "answer"
-    return {"type": "json_schema", "json_schema": {"name": name, "schema": given}}
-
-
-def _strict_format(model: type) -> Wire:
-    import openai  # noqa: PLC0415 - it comes with an extra
-
-    # The SDK's public way to a strict schema.
-    function = openai.pydantic_function_tool(model)["function"]
-    schema = {"name": wire_name(model.__name__) or "answer", "schema": function.get("parameters", {}), "strict": True}
-    return {"type": "json_schema", "json_schema": schema}
+    else:
+        given = dict(cast("Mapping[str, Any]", response_format))
+        if given.get("type") in {"json_schema", "json_object", "text"}:
+            return given
+        is_named = isinstance(given.get("schema"), Mapping)
+        named = given if is_named else {"name": given.get("title"), "schema": given}
+    name = wire_name(str(named.get("name") or "")) or "answer"
+    return {"type": "json_schema", "json_schema": {**named, "name": name}}

@@ -138,26 +138,19 @@ def to_finish_reason(reason: str | None) -> str | None:
 
 
 def _contents_of(message: Any, response_id: str) -> list[Content]:
-    contents = _message_texts(message)
-    for place, call in enumerate(message.tool_calls or ()):
-        function = getattr(call, "function", None)
-        if function is not None:
-            call_id = call.id or _make_call_id(response_id, place)
-            contents.append(
-                Content.from_function_call(
-                    call_id, function.name, arguments=function.arguments or "", raw_representation=call
-                )
-            )
-    return contents
-
-
-def _message_texts(message: Any) -> list[Content]:
     details = getattr(message, _REASONING_DETAILS, None)
-    if not details:
-        return [*_reasoning_contents(message), *_text_contents(message)]
-    sealed = _sealed_reasoning(details)
-    sealed.text = _detail_text(details)
-    return [sealed, *_text_contents(message)]
+    thoughts = [_sealed_reasoning(details, _detail_text(details))] if details else _reasoning_contents(message)
+    calls = [
+        Content.from_function_call(
+            call.id or _make_call_id(response_id, place),
+            call.function.name,
+            arguments=call.function.arguments or "",
+            raw_representation=call,
+        )
+        for place, call in enumerate(message.tool_calls or ())
+        if getattr(call, "function", None) is not None
+    ]
+    return [*thoughts, *_text_contents(message), *calls]
 
 
 def _text_contents(said: Any) -> list[Content]:
@@ -173,17 +166,9 @@ def _text_contents(said: Any) -> list[Content]:
 
 def _citation(annotation: Any) -> dict[str, Any]:
     found = getattr(annotation, "url_citation", None)
-    region = {
-        "type": "text_span",
-        "start_index": getattr(found, "start_index", None),
-        "end_index": getattr(found, "end_index", None),
-    }
-    return {
-        "type": "citation",
-        "title": getattr(found, "title", None),
-        "url": getattr(found, "url", None),
-        "annotated_regions": [region],
-    }
+    of_text = {name: getattr(found, name, None) for name in ("start_index", "end_index")}
+    of_source = {name: getattr(found, name, None) for name in ("title", "url")}
+    return {"type": "citation", **of_source, "annotated_regions": [{"type": "text_span", **of_text}]}
 
 
 def _reasoning_contents(said: Any) -> list[Content]:
@@ -195,10 +180,12 @@ def _reasoning_contents(said: Any) -> list[Content]:
     return []
 
 
-def _sealed_reasoning(details: Sequence[Mapping[str, Any]]) -> Content:
+def _sealed_reasoning(details: Sequence[Mapping[str, Any]], text: str | None = None) -> Content:
     """Return reasoning that only the server can read. It is sent back unchanged."""
     return Content.from_text_reasoning(
-        protected_data=json.dumps(details), additional_properties={REASONING_FIELD: _REASONING_DETAILS}
+        text=text,
+        protected_data=json.dumps(details),
+        additional_properties={REASONING_FIELD: _REASONING_DETAILS},
     )
 
 
