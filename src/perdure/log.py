@@ -29,8 +29,9 @@ class Sealed(Protocol):
         """Return the nodes below, in order. A chunk has none."""
         ...
 
+    @property
     def shared(self) -> Sequence[Any] | None:
-        """Return the elements of a chunk if none of them can change."""
+        """The elements of a chunk if none of them can change."""
         ...
 
     def fresh(self) -> Sequence[Any]:
@@ -142,7 +143,7 @@ class Log(Sequence[T]):
         yield from islice(tail, max(0, place - _count(sealed)), None)
 
     def _elements(self, chunk: Sealed) -> Sequence[T]:
-        elements = chunk.shared()
+        elements = chunk.shared
         if elements is None:
             elements = self._own.get(chunk)
         if elements is None:

@@ -73,7 +73,7 @@ class Chain:
         assert all(set(blob.refs) == set(_references(blob.data)) for blob in self.brought)
         self.blobs = closure(manifest.roots, known)
         self.head, self.position = manifest, manifest.position
-        self.writer.stand(manifest)
+        self.writer.commit(manifest)
         assert len(self.blobs) > _MANY or self.shows(snapshot)
         return manifest
 

@@ -81,7 +81,7 @@ def decoded(values: CodedValues, kept: Kept) -> Any:
     """What another life reads."""
     encoded = kept.require_encoded()
     stored = {blob.hash: blob.data for blob in encoded.blobs}
-    return values._codec.decode(encoded.text, stored, path="it")  # pyright: ignore[reportPrivateUsage]
+    return values.codec.decode(encoded.text, stored, path="it")
 
 
 def test_of_a_registered_type_each_gets_what_its_decode_makes() -> None:

@@ -150,8 +150,8 @@ def test_the_whole_as_a_blob_refers_to_what_the_text_does() -> None:
 
 def test_a_short_text_stays_inline_and_a_long_one_becomes_a_reference() -> None:
     encoded = encode(["x" * 1_000, "y" * 1_000])
-    assert codec.inline(encoded) is encoded
-    inline = codec.inline(encoded, limit=100)
+    assert encoded.inline() is encoded
+    inline = encoded.inline(100)
     assert inline.text == f'{{"~":"part","part":"{encoded.blob().hash}"}}'.encode()
     assert inline.blobs == (*encoded.blobs, encoded.blob())
     assert decode(inline) == ["x" * 1_000, "y" * 1_000]
@@ -187,7 +187,7 @@ def damaged(text: bytes, blobs: Mapping[str, bytes]) -> str:
 
 def test_every_flipped_byte_of_every_blob_is_noticed() -> None:
     value = [b"x" * 1_025, {f"k{number}": number for number in range(400)}, messages(2)]
-    encoded = codec.inline(encode(value), limit=0)
+    encoded = encode(value).inline(0)
     blobs = blobs_of(encoded)
     source = random.Random(1)
     assert decode(encoded) == value

@@ -88,7 +88,7 @@ def test_an_appended_element_costs_itself_and_a_few_references() -> None:
 def test_handing_a_log_out_and_keeping_it_again_reads_nothing_but_its_tail() -> None:
     encoded = codec.encode(Log("x" * 1_000 + str(number) for number in range(3_000)), path="it")
     values, stored = CodedValues(codec), Counting(blobs_of(encoded))
-    kept = Kept(path="it", encoded=Encoded(encoded.text, (), encoded.refs), stored=stored, checkpoint_id="c")
+    kept = Kept(path="it", encoded=Encoded(encoded.text, refs=encoded.refs), stored=stored, checkpoint_id="c")
     log = values.give(kept)
     log.append("more")
     again = values.fix(log, "it")
@@ -110,7 +110,7 @@ def test_a_log_that_was_read_and_moved_brings_all_of_its_blobs() -> None:
 
 def test_what_follows_a_log_that_was_read_refers_to_what_is_there() -> None:
     encoded = codec.encode(Log("x" * 600 + str(number) for number in range(500)), path="it")
-    read = Encoded(encoded.text, (), encoded.refs)
+    read = Encoded(encoded.text, refs=encoded.refs)
     log = decode(encoded)
     log.append("more")
     assert len(list(codec.encode(log, path="it").beyond(read.has))) <= 1
@@ -208,7 +208,7 @@ def test_every_blob_that_is_damaged_or_missing_is_named_when_it_is_needed() -> N
     blobs = blobs_of(encoded)
     for address, data in blobs.items():
         for damaged in ({**blobs, address: data[:-1] + b"?"}, {key: blobs[key] for key in blobs if key != address}):
-            stored = Encoded(encoded.text, (), encoded.refs)
+            stored = Encoded(encoded.text, refs=encoded.refs)
             log = values.give(Kept(path="state['h']", encoded=stored, stored=damaged, checkpoint_id="run@7"))
             with pytest.raises(CheckpointDamagedError, match=rf"'run@7' is damaged: state\['h'\].*part {address}"):
                 list(log)
@@ -256,7 +256,7 @@ def test_a_log_that_was_read_is_as_large_as_the_one_that_was_written(says: str) 
         encoded = codec.encode(log, path="it")
         text, blobs = re.sub(rb',"sizes":\[\d+\]', b"", encoded.text), blobs_of(encoded)
     stored = Counting(blobs)
-    read = values.give(Kept(path="it", encoded=Encoded(text, (), encoded.refs), stored=stored))
+    read = values.give(Kept(path="it", encoded=Encoded(text, refs=encoded.refs), stored=stored))
     assert codec.encode(read, path="it").size == encoded.size == len(encoded.text) + sum(map(len, blobs.values()))
     assert bool(stored.read) is (says == "nothing")
 

@@ -113,7 +113,7 @@ def test_an_appended_kilobyte_costs_three_in_all(values: CodedValues) -> None:
 
 
 def test_what_nobody_keeps_is_forgotten(values: CodedValues) -> None:
-    memo = values._codec._memo  # pyright: ignore[reportPrivateUsage]
+    memo = values.codec.memo
     text = "x" * 5_000
     kept = values.fix({"a": text, "list": [["y" * 90] for _ in range(100)]}, "it")
     values.give(kept)
@@ -121,7 +121,7 @@ def test_what_nobody_keeps_is_forgotten(values: CodedValues) -> None:
     del kept
     gc.collect()
     assert memo.leaf(text) is None
-    assert not memo._chunks._references  # pyright: ignore[reportPrivateUsage]
+    assert not memo._chunks  # pyright: ignore[reportPrivateUsage]
 
 
 class Text(str):
@@ -229,7 +229,7 @@ def test_a_blob_that_is_damaged_is_noticed_though_its_content_is_remembered(valu
     blobs = {blob.hash: blob.data for blob in encoded.blobs}
     for address, data in blobs.items():
         stored = {**blobs, address: data + b" "}
-        read = Encoded(encoded.text, (), encoded.refs)
+        read = Encoded(encoded.text, refs=encoded.refs)
         with pytest.raises(CheckpointDamagedError, match=f"part {address} has other bytes than were written"):
             values.give(Kept(path="it", encoded=read, stored=stored, checkpoint_id="run@1"))
 
@@ -237,7 +237,7 @@ def test_a_blob_that_is_damaged_is_noticed_though_its_content_is_remembered(valu
 def test_what_was_read_once_is_not_read_again(values: CodedValues) -> None:
     encoded = values.fix(["x" * 600 + str(number) for number in range(100)], "it").require_encoded()
     blobs = {blob.hash: blob.data for blob in encoded.blobs}
-    kept = Kept(path="it", encoded=Encoded(encoded.text, (), encoded.refs), stored=blobs, checkpoint_id="run@1")
+    kept = Kept(path="it", encoded=Encoded(encoded.text, refs=encoded.refs), stored=blobs, checkpoint_id="run@1")
     first, second = values.give(kept), values.give(kept)
     assert first == second
     assert first is not second
@@ -256,7 +256,7 @@ def test_reading_again_and_again_takes_no_more_memory(values: CodedValues) -> No
 
 def test_a_long_text_that_is_the_whole_value_is_its_own_blob(values: CodedValues) -> None:
     kept = values.fix(LONG, "it")
-    inline = values._codec.inline(kept.require_encoded())  # pyright: ignore[reportPrivateUsage]
+    inline = kept.require_encoded().inline()
     assert kept.blob().data == kept.require_encoded().text
     assert inline.refs == (kept.blob().hash,)
     again = values.fix(LONG, "elsewhere")
@@ -271,7 +271,7 @@ def test_the_size_of_a_value_is_that_of_its_text_and_blobs(values: CodedValues) 
 
 def test_without_a_storage_what_can_not_change_is_handed_out_as_it_is() -> None:
     values = LiveValues()
-    for value in ("x", (1, ("a", frozenset({2}))), Closed(("a", 1)), 2.5, None):
+    for value in ("x", (1, ("a", b"b")), 2.5, None):
         assert values.give_state(values.fix(value, "it")) is value
     for mutable in ([1], {"a": 1}, ([1],), Closed([1]), Message("a", "b")):
         given_ = values.give_state(values.fix(mutable, "it"))

@@ -285,7 +285,7 @@ def test_references_are_exactly_the_blobs_that_a_text_needs(value: Any) -> None:
 @settings(max_examples=60, deadline=None)
 @given(values())
 def test_a_value_behind_a_reference_is_the_same_value(value: Any) -> None:
-    inline = codec.inline(codec.encode(value, path="it"), limit=0)
+    inline = codec.encode(value, path="it").inline(0)
     assert len(inline.refs) == 1
     assert_same(decoded(inline), value)
 

@@ -13,8 +13,8 @@ from tests.checkpoint.chain import CODEC, Chain, kept, shown
 
 from perdure import Log
 from perdure.checkpoint import Reader, entries_of, is_settled
-from perdure.checkpoint.contents import TOC_LENGTH_MAX, WIDTH, paths_of
-from perdure.checkpoint.manifest import PIECES_LENGTH_MAX
+from perdure.checkpoint.manifest import TOC_LENGTH_MAX, WIDTH, known_paths
+from perdure.checkpoint.writer import PIECES_LENGTH_MAX
 from perdure.codec import loads, references
 from perdure.errors import CheckpointDamagedError
 from perdure.kernel import (
@@ -114,7 +114,7 @@ def test_what_comes_and_goes_is_no_blob() -> None:
 def test_what_says_how_a_run_stands_is_seen_wherever_it_is() -> None:
     for waiting in (delivered(1), delivered("x" * 5_000)):
         manifest = Chain().commit(Snapshot(deliveries=(waiting,)))
-        assert "deliveries" in paths_of(manifest)
+        assert "deliveries" in known_paths(manifest)
         assert not is_settled(manifest)
     assert is_settled(Chain().commit(Snapshot(state=state_of(key=1))))
 
@@ -278,7 +278,7 @@ def test_what_is_read_without_the_rest_never_stands_in_the_base() -> None:
 
 
 def trail_paths(manifest: Manifest, trail: str) -> list[str]:
-    return [path for path in paths_of(manifest) if path.startswith(f"{trail}/")]
+    return [path for path in known_paths(manifest) if path.startswith(f"{trail}/")]
 
 
 @pytest.mark.parametrize("stride", [7, 32, 500])
@@ -290,7 +290,7 @@ def test_a_long_trail_takes_little_of_the_table_of_contents(stride: int) -> None
         manifest, chain.brought = chain.attempt(Snapshot(outputs=outputs, iteration=number))
         chain.blobs |= {blob.hash: blob.data for blob in chain.brought}
         chain.head, chain.position = manifest, manifest.position
-        chain.writer.stand(manifest)
+        chain.writer.commit(manifest)
         sizes.append(len(trail_paths(manifest, "outputs")))
     assert max(sizes) <= 2 * WIDTH
     assert sizes[-1] <= 1 + 3 + stride // CHUNK_LENGTH + 1

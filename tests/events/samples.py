@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import perdure  # noqa: F401 # pyright: ignore[reportUnusedImport] - makes its own types known to the codec
-from perdure.checkpoint import EventReader, EventWriter
+from perdure.checkpoint import EventReader, event_batch
 from perdure.codec import Codec, CodedValues, Trust
 from perdure.kernel import PendingEvent
 from perdure.records import EventBatch, NewEvents
@@ -64,7 +64,7 @@ def read_again(new: NewEvents | None, *, codec: Codec = SHOP, first: int = 1) ->
 
 def told_again(*told: PendingEvent, codec: Codec = SHOP) -> list[WorkflowEvent[Any]]:
     """Events that were written and read."""
-    return read_again(EventWriter(SHOP).batch(told), codec=codec)
+    return read_again(event_batch(told, SHOP), codec=codec)
 
 
 class Teller:
@@ -72,7 +72,6 @@ class Teller:
 
     def __init__(self, run: RunDriver) -> None:
         self.run = run
-        self._writer = EventWriter(SHOP)
 
     @classmethod
     async def start(cls, store: Store, run_id: str = "r", *, parent: str | None = None) -> Self:
@@ -81,7 +80,7 @@ class Teller:
 
     async def tell(self, *data: object, status: HeadStatus = "running") -> str:
         """A commit that tells an event for each; its id."""
-        return await self.run.commit(events=self._writer.batch(progress(*data)), status=status)
+        return await self.run.commit(events=event_batch(progress(*data), SHOP), status=status)
 
 
 async def numbered(events: AsyncIterable[WorkflowEvent[Any]]) -> list[tuple[int | None, Any]]:

@@ -21,7 +21,7 @@ from tests.events.samples import (
 )
 
 from perdure import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
-from perdure.checkpoint import EventReader, EventWriter
+from perdure.checkpoint import EventReader, event_batch
 from perdure.codec import CodedValues
 from perdure.errors import CheckpointDamagedError
 from perdure.events import CheckpointInfo, Undecoded, UndeliveredMessage, WorkflowEventType
@@ -37,7 +37,7 @@ INFO = CheckpointInfo("r@1", "r@0", "r", "flow", 1, "2024-01-01T00:00:00+00:00")
 
 
 def test_a_commit_that_tells_nothing_has_no_events() -> None:
-    assert EventWriter(SHOP).batch([]) is None
+    assert event_batch([], SHOP) is None
 
 
 @pytest.mark.parametrize("kind", [*get_args(WorkflowEventType), "a kind of the user's own"])
@@ -62,12 +62,12 @@ def test_the_data_of_the_engines_own_events_comes_back(data: object) -> None:
 
 
 def test_numbers_follow_from_the_first_of_the_batch() -> None:
-    new = EventWriter(SHOP).batch(progress("a", "b", "c"))
+    new = event_batch(progress("a", "b", "c"), SHOP)
     assert [(event.seq, event.data) for event in read_again(new, first=7)] == [(7, "a"), (8, "b"), (9, "c")]
 
 
 def test_events_before_the_number_that_was_asked_for_are_left_out() -> None:
-    new = EventWriter(SHOP).batch(progress("a", "b", "c"))
+    new = event_batch(progress("a", "b", "c"), SHOP)
     reader = EventReader(SHOP, batch_of(new, first=7), {})
     assert [event.data for event in reader.events(from_seq=8)] == ["b", "c"]
     assert reader.events(from_seq=10) == []
@@ -98,7 +98,7 @@ def test_the_details_of_a_failed_executor_are_its_data_as_well() -> None:
 def test_a_request_comes_back_with_its_types() -> None:
     request = Request("q1", "worker", kept(CART), Cart, list[int] | None)
     told = PendingEvent("request_info", request.data, "worker", request_id="q1")
-    (event,) = read_again(EventWriter(SHOP).batch([told], requests={"q1": request}))
+    (event,) = read_again(event_batch([told], SHOP, requests={"q1": request}))
     assert (event.request_id, event.source_executor_id, event.executor_id) == ("q1", "worker", "worker")
     assert (event.request_type, event.response_type, event.data) == (Cart, list[int] | None, CART)
 
@@ -106,13 +106,13 @@ def test_a_request_comes_back_with_its_types() -> None:
 def test_a_request_whose_types_are_not_known_here_can_be_read() -> None:
     request = Request("q1", "worker", kept("?"), Cart, bool)
     told = PendingEvent("request_info", request.data, "worker", request_id="q1")
-    (event,) = read_again(EventWriter(SHOP).batch([told], requests={"q1": request}), codec=STRANGER)
+    (event,) = read_again(event_batch([told], SHOP, requests={"q1": request}), codec=STRANGER)
     assert (event.request_id, event.request_type, event.response_type, event.data) == ("q1", None, bool, "?")
 
 
 def test_the_event_of_the_checkpoint_says_which_one_the_commit_writes() -> None:
     told = [PendingEvent("superstep_started", iteration=1), PendingEvent("checkpoint"), *progress("a")]
-    new = EventWriter(SHOP).batch(told, checkpoint=INFO)
+    new = event_batch(told, SHOP, checkpoint=INFO)
     assert [(event.type, event.data) for event in read_again(new)] == [
         ("superstep_started", None),
         ("checkpoint", INFO),
@@ -121,11 +121,11 @@ def test_the_event_of_the_checkpoint_says_which_one_the_commit_writes() -> None:
 
 
 def test_small_data_stands_in_the_document_and_large_data_in_a_blob() -> None:
-    small = EventWriter(SHOP).batch(progress("x" * 1000))
+    small = event_batch(progress("x" * 1000), SHOP)
     assert small is not None
     assert (small.refs, small.blobs) == ((), ())
     text = "x" * LARGE
-    large = EventWriter(SHOP).batch(progress(text, text))
+    large = event_batch(progress(text, text), SHOP)
     assert large is not None
     assert len(large.data) < 1000
     assert {blob.hash for blob in large.blobs} == set(large.refs)
@@ -157,7 +157,7 @@ def test_data_of_a_type_that_is_not_trusted_shows_its_json_and_the_rest_is_read(
 
 @pytest.mark.parametrize("lines", [["x" * LARGE], [f"line {number}" for number in range(5000)]])
 def test_the_json_of_untrusted_data_is_whole_though_it_was_stored_in_blobs(lines: list[str]) -> None:
-    new = EventWriter(SHOP).batch(progress(Cart("ada", lines)))
+    new = event_batch(progress(Cart("ada", lines)), SHOP)
     assert new is not None
     assert new.blobs
     (event,) = read_again(new, codec=STRANGER)
@@ -167,7 +167,7 @@ def test_the_json_of_untrusted_data_is_whole_though_it_was_stored_in_blobs(lines
 
 def test_the_json_of_a_large_untrusted_mapping_is_whole() -> None:
     prices = {f"article {number}": number for number in range(5000)}
-    new = EventWriter(SHOP).batch([PendingEvent("progress", kept([CART, prices]))])
+    new = event_batch([PendingEvent("progress", kept([CART, prices]))], SHOP)
     (event,) = read_again(new, codec=STRANGER)
     assert event.data.json[1] == prices
 
@@ -189,7 +189,7 @@ def test_untrusted_data_that_is_nested_deeply_does_not_make_the_log_unreadable()
 
 
 def test_reading_hands_out_fresh_values() -> None:
-    new = EventWriter(SHOP).batch(progress(CART))
+    new = event_batch(progress(CART), SHOP)
     (first,), (second,) = read_again(new), read_again(new)
     first.data.lines.append("changed")
     assert second.data == Cart("ada", ["bread"])
@@ -212,14 +212,14 @@ def test_reading_hands_out_fresh_values() -> None:
     ],
 )
 def test_bytes_that_are_no_events_are_damage_that_names_the_checkpoint(data: bytes) -> None:
-    batch = replace(batch_of(EventWriter(SHOP).batch(progress("a"))), data=data)
+    batch = replace(batch_of(event_batch(progress("a"), SHOP)), data=data)
     with pytest.raises(CheckpointDamagedError, match=r"'r@0' is damaged: its events can't be read"):
         EventReader(SHOP, batch, {}).events()
 
 
 @pytest.mark.parametrize("codec", [SHOP, STRANGER], ids=["trusted", "untrusted"])
 def test_a_blob_that_is_gone_or_changed_is_damage_that_names_the_checkpoint(codec: Codec) -> None:
-    new = EventWriter(SHOP).batch(progress(Cart("ada", ["x" * LARGE])))
+    new = event_batch(progress(Cart("ada", ["x" * LARGE])), SHOP)
     assert new is not None
     whole = {blob.hash: blob.data for blob in new.blobs}
     for address in whole:
@@ -229,8 +229,6 @@ def test_a_blob_that_is_gone_or_changed_is_damage_that_names_the_checkpoint(code
 
 
 def test_a_batch_is_one_json_document() -> None:
-    new = EventWriter(SHOP).batch(
-        [PendingEvent("output", VALUES.fix("done", "output"), "worker"), PendingEvent("woken")]
-    )
+    new = event_batch([PendingEvent("output", VALUES.fix("done", "output"), "worker"), PendingEvent("woken")], SHOP)
     assert new is not None
     assert json.loads(new.data) == [{"type": "output", "executor_id": "worker", "data": "done"}, {"type": "woken"}]

@@ -21,8 +21,8 @@ from perdure import (
     handler,
     response_handler,
 )
-from perdure.codec import Encoded, Scale
-from perdure.codec.values import BLOB_SIZE_MAX
+from perdure.codec import Encoded
+from perdure.codec.codec import BLOB_SIZE_MAX
 from perdure.records import Blob
 
 if TYPE_CHECKING:
@@ -263,6 +263,6 @@ def test_no_blob_is_larger_than_what_every_database_takes_whatever_the_limits_sa
         def __len__(self) -> int:
             return BLOB_SIZE_MAX + 1
 
-    encoded = Encoded(b"{}", (Blob("h", Long(), kind="raw"),), ("h",), immutable=True)
+    encoded = Encoded(b"{}", {"h": Blob("h", Long(), kind="raw")}, ("h",))
     with pytest.raises(ValueTooLargeError, match="is the limit; keep it in a file or an object store and store the"):
-        Scale(SizeLimits(soft=None, hard=None)).weigh(encoded, "state['film']")
+        SizeLimits(soft=None, hard=None).require_fit(encoded, "state['film']")

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from perdure.checkpoint import JournalReader, JournalWriter
-from perdure.checkpoint.changes import ChangeFinder
-from perdure.checkpoint.documents import PieceReader, PieceWriter, tree_of
-from perdure.codec import Codec, CodedValues, Kept, LiveValues, Trust, as_kept, plain
+from perdure.checkpoint import JournalReader, snapshot_record
+from perdure.checkpoint.documents import DocumentReader, tree_of
+from perdure.checkpoint.writer import Changes
+from perdure.codec import Codec, CodedValues, Kept, LiveValues, Trust, as_kept, document
 from perdure.engine import convert_values
 from perdure.kernel import Cancelled, Delayed, Delivery, Limits, Request, Snapshot, Suspended, Trail
 
@@ -94,14 +94,14 @@ def written(snapshot: Snapshot) -> tuple[dict[str, str], dict[str, bytes]]:
     """The table of contents of a snapshot, and its parts, with all that they refer to."""
     toc: dict[str, str] = {}
     blobs: dict[str, bytes] = {}
-    for path, fresh in ChangeFinder(PieceWriter(CODEC)).changes(None, snapshot).fresh.items():
-        toc[path] = fresh.blob().hash
-        blobs.update((inner.hash, inner.data) for inner in (fresh.blob(), *fresh.nested()))
+    for path, fresh in Changes(CODEC).compare(None, snapshot).fresh.items():
+        toc[path] = fresh.encoded.blob().hash
+        blobs.update((inner.hash, inner.data) for inner in (fresh.encoded.blob(), *fresh.nested()))
     return toc, blobs
 
 
 def read(toc: Mapping[str, str], blobs: Mapping[str, bytes]) -> Snapshot:
-    return PieceReader(CODEC, blobs, "r@1").snapshot(tree_of(toc), (0, 0, 0))
+    return DocumentReader(CODEC, blobs, "r@1").snapshot(tree_of(toc), (0, 0, 0))
 
 
 @each
@@ -118,7 +118,7 @@ def test_a_snapshot_that_was_read_is_written_with_the_same_bytes(name: str) -> N
 
 @each
 def test_a_sub_workflow_in_a_journal_is_read_as_it_was_written_and_brings_its_blobs(name: str) -> None:
-    record = JournalWriter(CODEC).snapshot(WAITING[name])
+    record = snapshot_record(WAITING[name], CODEC)
     blobs = {blob.hash: blob.data for blob in record.blobs}
     found = JournalReader(CODEC, blobs, "r@1").snapshot(record.text)
     assert shown(found) == shown(WAITING[name])
@@ -135,7 +135,7 @@ def test_a_run_that_moves_to_another_store_brings_all_that_it_waits_for(name: st
 
 @each
 def test_a_record_of_a_sub_workflow_that_is_carried_brings_all_blobs_to_another_store(name: str) -> None:
-    record = Kept(path="record", encoded=JournalWriter(CODEC).snapshot(WAITING[name]))
+    record = Kept(path="record", encoded=snapshot_record(WAITING[name], CODEC))
     stored = read(*written(Snapshot(carried={"1.0/sub#0/child": record})))
     moved = as_kept(convert_values(stored, VALUES, VALUES).carried["1.0/sub#0/child"]).require_encoded()
     found = JournalReader(CODEC, {blob.hash: blob.data for blob in moved.blobs}, "r@1").snapshot(moved.text)
@@ -150,6 +150,6 @@ def test_a_run_that_moves_through_memory_keeps_its_records() -> None:
 
 
 def test_a_record_is_moved_as_the_document_that_it_is() -> None:
-    record = Kept(path="record", encoded=plain({"at": "2024", "result": 1}), stored={})
+    record = Kept(path="record", encoded=document({"at": "2024", "result": 1}), stored={})
     moved = convert_values(Snapshot(carried={"1.0/a#0/step/x#0": record}), VALUES, VALUES)
     assert as_kept(moved.carried["1.0/a#0/step/x#0"]).require_encoded().text == record.require_encoded().text

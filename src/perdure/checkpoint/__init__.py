@@ -1,6 +1,6 @@
 """A run as a manifest of blobs: checkpoints, journal records, commands and events as bytes."""
 
-from perdure.checkpoint.answers import check_against, coerce, schema_of
+from perdure.checkpoint.answers import check_against, coerce
 from perdure.checkpoint.archive import (
     PRODUCT,
     DamagedExportError,
@@ -26,18 +26,17 @@ from perdure.checkpoint.commands import (
     shown,
 )
 from perdure.checkpoint.compatibility import CompatibilityReport, compare
-from perdure.checkpoint.contents import entries_of, only
-from perdure.checkpoint.events import EventReader, EventWriter
-from perdure.checkpoint.journal import JournalReader, JournalWriter, stored_of
+from perdure.checkpoint.events import EventReader, event_batch
+from perdure.checkpoint.journal import JournalReader, activation_record, events_record, snapshot_record, stored_of
 from perdure.checkpoint.manifest import (
-    Author,
     Reader,
-    Writer,
     Written,
+    entries_of,
     header_of,
     is_settled,
     known_paths,
     naming,
+    only,
     origin_of,
     trace_of,
 )
@@ -69,6 +68,7 @@ from perdure.checkpoint.steps import (
     moment_record,
     value_digest,
 )
+from perdure.checkpoint.writer import Author, Writer
 
 __all__ = [
     "EXECUTOR_STATE_KEY",
@@ -85,10 +85,8 @@ __all__ = [
     "CompatibilityReport",
     "DamagedExportError",
     "EventReader",
-    "EventWriter",
     "InterruptedStep",
     "JournalReader",
-    "JournalWriter",
     "MessageCommand",
     "NewerExportError",
     "NoExportError",
@@ -101,6 +99,7 @@ __all__ = [
     "WorkflowCheckpoint",
     "Writer",
     "Written",
+    "activation_record",
     "answer_command",
     "answer_id",
     "arguments_digest",
@@ -113,6 +112,8 @@ __all__ = [
     "counts_in",
     "counts_record",
     "entries_of",
+    "event_batch",
+    "events_record",
     "fields_of",
     "halt_before",
     "header_of",
@@ -132,8 +133,8 @@ __all__ = [
     "request_event",
     "require_whole",
     "saved_fields",
-    "schema_of",
     "shown",
+    "snapshot_record",
     "stored_of",
     "trace_of",
     "value_digest",

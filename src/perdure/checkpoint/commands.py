@@ -6,15 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from perdure.codec import (
-    DamagedPartError,
-    Kept,
-    document,
-    loads,
-    piece,
-    plain,
-    with_blobs,
-)
+from perdure.codec import DamagedPartError, Kept, document, loads, read_document
 from perdure.errors import CheckpointDamagedError
 from perdure.records import Command
 
@@ -74,29 +66,22 @@ def answer_command(
     codec: Codec, request_id: str, answer: object, *, at: str, by: str, expects: tuple[str, str]
 ) -> Command:
     """Encode an answer, valid as long as the run's head has the request. Raises EncodeError."""
-    encoded = codec.inline(codec.encode(answer, path=f"answer to request {request_id!r}"))
-    members = {
-        "request": plain(request_id),
-        "value": encoded,
-        "shown": plain(shown(answer)),
-        "at": plain(at),
-        "by": plain(by),
-    }
-    return _command(answer_id(request_id), "answer", document(members), expects)
+    value = codec.encode(answer, path=f"answer to request {request_id!r}").inline()
+    tree = {"request": request_id, "value": value, "shown": shown(answer), "at": at, "by": by}
+    return _command(answer_id(request_id), "answer", document(tree), expects)
 
 
 def message_command(
     codec: Codec, command_id: str, message: object, *, target_id: str | None, at: str, by: str
 ) -> Command:
     """Encode a message. Raises EncodeError."""
-    encoded = codec.inline(codec.encode(message, path="the message"))
-    members = {"target": plain(target_id), "value": encoded, "at": plain(at), "by": plain(by)}
-    return _command(f"message/{command_id}", "message", document(members), None)
+    tree = {"target": target_id, "value": codec.encode(message, path="the message").inline(), "at": at, "by": by}
+    return _command(f"message/{command_id}", "message", document(tree), None)
 
 
 def cancel_command(*, reason: str | None, at: str, by: str) -> Command:
     """Encode a cancellation."""
-    return _command(CANCEL_ID, "cancel", plain({"reason": reason, "at": at, "by": by}), None)
+    return _command(CANCEL_ID, "cancel", document({"reason": reason, "at": at, "by": by}), None)
 
 
 def _command(command_id: str, kind: str, encoded: Encoded, expects: tuple[str, str] | None) -> Command:
@@ -146,7 +131,5 @@ def _read(command: Command, tree: dict[str, Any], blobs: Mapping[str, bytes], ch
 
 def _value(tree: object, blobs: Mapping[str, bytes], path: str, checkpoint_id: str) -> Kept:
     """Return a value with its blobs, which the checkpoint that applies the command must keep."""
-    encoded = piece(tree)
-    if encoded.refs:
-        encoded = encoded.with_blobs(with_blobs(encoded.refs, blobs))
+    encoded = read_document(tree).with_stored(blobs)
     return Kept(path=path, encoded=encoded, stored=blobs, checkpoint_id=checkpoint_id)

@@ -1,36 +1,25 @@
-"""Kernel values as JSON documents: deliveries, requests, outputs, whole snapshots.
+"""Kernel values as JSON documents: deliveries, requests, outputs, events, whole snapshots.
 
-These texts are written in every superstep. They are assembled from texts that are quoted once, which takes a tenth of
-the time of a JSON encoder.
+A `Layout` says which attribute of a class is which member of its document. It writes and reads them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import unquote
 
 from perdure.checkpoint.answers import schema_of
 from perdure.codec import (
+    INLINE_LENGTH_MAX,
     Encoded,
     Kept,
-    Needs,
     as_kept,
-    blob_reference,
     decode,
-    document,
-    dumps,
-    json_array,
-    json_object,
     loads,
-    piece,
-    plain,
-    quoted,
-    quoted_all,
-    quoted_or_null,
+    read_document,
     references,
-    to_bytes,
     verified,
-    with_blobs,
 )
 from perdure.kernel import (
     CHUNK_LENGTH,
@@ -40,6 +29,7 @@ from perdure.kernel import (
     Delivery,
     Limits,
     Output,
+    PendingEvent,
     Request,
     Snapshot,
     Suspended,
@@ -47,306 +37,295 @@ from perdure.kernel import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import TypeVar
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from perdure.codec import Codec
 
-    ItemT = TypeVar("ItemT")
-    from collections.abc import Iterator
-
-INLINE_LENGTH_MAX = 2048
-"""A longer text of a value becomes a blob of its own."""
-
 OUTPUT_LENGTH_MAX = 256
-"""The limit for outputs is lower, because a chunk is written again with each output added to it."""
+"""The limit for inline outputs is lower, because a chunk is written again with each output added to it."""
 
-_SOMETIMES = ("opened_at", "deadline", "approves", "resumes", "refusals")
-"""Optional members of a request."""
+Tree: TypeAlias = dict[str, Any]
+
+Kind: TypeAlias = Literal["plain", "texts", "value", "values", "type", "request", "delivery", "event"]
+"""The kind of a member: plain data, a tuple of strings, one or more kept values, a type, or another document."""
 
 
-class PieceWriter:
-    """Encodes the parts of a run."""
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a document. An optional one is left out if it is None, False or empty."""
 
-    def __init__(self, codec: Codec) -> None:
-        self._codec = codec
+    attribute: str
+    key: str
+    kind: Kind = "plain"
+    is_optional: bool = False
 
-    def array(self, items: Iterable[ItemT], write: Callable[[ItemT, Needs], bytes]) -> Encoded:
-        """Assemble a JSON array."""
-        needs = Needs()
-        return needs.whole(json_array([write(item, needs) for item in items]))
 
-    def value(self, value: object, needs: Needs, *, length_max: int = INLINE_LENGTH_MAX) -> bytes:
-        """Encode a kept value: inline if it is short, else as a reference. Raises EncodeError."""
-        encoded = as_kept(value).require_encoded()
-        if len(encoded.text) <= length_max:
-            return needs.take(encoded)
-        return to_bytes(blob_reference(needs.refer(encoded)))
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The document of a class. `path` names its values in errors, with members of the document."""
 
-    def delivery(self, delivery: Delivery, needs: Needs) -> bytes:
-        """Encode a delivery."""
-        members = {
-            "target": quoted(delivery.target_id),
-            "sources": quoted_all(delivery.sources),
-            "values": json_array([self.value(value, needs) for value in delivery.values]),
-            "send": quoted(delivery.send),
-        }
-        if delivery.is_gathered:
-            members["gathered"] = b"true"
-        if delivery.asked_for is not None:
-            members["asked_for"] = quoted(delivery.asked_for)
-        if delivery.answers is not None:
-            members["answers"] = needs.take(self.request(delivery.answers))
-        if delivery.activation_id is not None:
-            members["home"] = quoted(delivery.activation_id)
-        if delivery.woken_at is not None:
-            members["woken_at"] = dumps(delivery.woken_at)
-        return json_object(members)
+    cls: type
+    path: str
+    members: tuple[Member, ...]
+    length_max: int = INLINE_LENGTH_MAX
+    """The text of a longer value becomes a blob of its own."""
 
-    def output(self, output: Output, needs: Needs) -> bytes:
-        """Encode an output."""
-        members = {
-            "executor": quoted(output.executor_id),
-            "kind": quoted(output.kind),
-            "data": self.value(output.data, needs, length_max=OUTPUT_LENGTH_MAX),
-        }
-        if output.is_whole:
-            members["whole"] = b"true"
-        return json_object(members)
+    def write(self, record: object, codec: Codec) -> Tree:
+        """Return the document of a record. Raises EncodeError."""
+        tree: Tree = {}
+        for member in self.members:
+            part = getattr(record, member.attribute)
+            if not (member.is_optional and (part is None or part is False or part == ())):
+                tree[member.key] = part if member.kind == "plain" else self._write_part(member.kind, part, codec, tree)
+        return tree
 
-    def request(self, request: Request) -> Encoded:
-        """Encode a request."""
-        path = f"request {request.id!r}"
-        members = {
-            "id": plain(request.id),
-            "executor": plain(request.executor_id),
-            "data": self._piece(request.data),
-            "request_type": self._codec.encode(request.request_type, path=path),
-            "response_type": self._codec.encode(request.response_type, path=path),
-        }
-        for name in _SOMETIMES:
-            if getattr(request, name):
-                members[name] = plain(getattr(request, name))
-        if request.default is not None:
-            members["default"] = self._piece(request.default)
-        schema = schema_of(request.response_type)
-        if schema is not None:
-            # For people and programs that answer without this program.
-            members["schema"] = plain(schema)
-        return document(members)
+    def _write_part(self, kind: Kind, part: Any, codec: Codec, tree: Tree) -> Any:
+        match kind:
+            case "value":
+                return inline(part, self.length_max)
+            case "values":
+                return [inline(each, self.length_max) for each in part]
+            case "type":
+                return codec.encode(part, path=self.path.format_map(tree))
+            case "request":
+                return request_tree(part, codec)
+            case "delivery":
+                return DELIVERY.write(part, codec)
+            case "event":
+                return event_tree(part, codec)
+            case _:
+                return part
 
-    def _piece(self, value: object) -> Encoded:
-        needs = Needs()
-        return needs.whole(self.value(value, needs))
-
-    def suspended(self, suspended: Suspended, needs: Needs) -> bytes:
-        """Encode a suspended activation."""
-        return json_object(
-            {
-                "delivery": self.delivery(suspended.delivery, needs),
-                "wake_at": dumps(suspended.wake_at),
-                "awaits": dumps(suspended.awaits),
+    def read(self, tree: Tree, reader: DocumentReader) -> Any:
+        """Return the record of a document. Raises KeyError, TypeError or ValueError if it is damaged."""
+        path = self.path.format_map(tree)
+        return self.cls(
+            **{
+                member.attribute: reader.read_part(member.kind, tree[member.key], path)
+                for member in self.members
+                if member.key in tree or not member.is_optional
             }
         )
 
-    def delayed(self, delayed: Delayed, needs: Needs) -> bytes:
-        """Encode a delayed message."""
-        return json_object(
-            {
-                "due": dumps(delayed.due),
-                "source": quoted(delayed.source_id),
-                "send": quoted(delayed.send),
-                "value": self.value(delayed.data, needs),
-                "asked_for": quoted_or_null(delayed.asked_for),
-                "targets": quoted_all(delayed.targets),
-                "fan_ins": quoted_all(delayed.fan_ins),
-            }
-        )
 
-    def fan_in(self, buffers: Mapping[str, Mapping[str, tuple[object, ...]]]) -> Encoded:
-        """Encode the buffers of fan-in groups."""
-        needs = Needs()
-        groups = {
-            group: json_object(
-                {
-                    source: json_array([self.value(value, needs) for value in values])
-                    for source, values in buffer.items()
-                }
-            )
-            for group, buffer in buffers.items()
-        }
-        return needs.whole(json_object(groups))
+def inline(value: object, length_max: int = INLINE_LENGTH_MAX) -> Encoded:
+    """Return a kept value for a document: inline if it is short, else as a reference. Raises EncodeError."""
+    return as_kept(value).require_encoded().inline(length_max)
 
 
-def answered_text(answer: Answered, needs: Needs) -> bytes:
-    """Encode the record of an answered request."""
-    del needs
-    return dumps([answer.request_id, answer.at, answer.by, answer.what])
+REQUEST = Layout(
+    Request,
+    "request {id!r}",
+    (
+        Member("id", "id"),
+        Member("executor_id", "executor"),
+        Member("data", "data", "value"),
+        Member("request_type", "request_type", "type"),
+        Member("response_type", "response_type", "type"),
+        Member("opened_at", "opened_at", is_optional=True),
+        Member("deadline", "deadline", is_optional=True),
+        Member("approves", "approves", is_optional=True),
+        Member("resumes", "resumes", is_optional=True),
+        Member("refusals", "refusals", "texts", is_optional=True),
+        Member("default", "default", "value", is_optional=True),
+    ),
+)
+
+DELIVERY = Layout(
+    Delivery,
+    "message for executor {target!r}",
+    (
+        Member("target_id", "target"),
+        Member("sources", "sources", "texts"),
+        Member("values", "values", "values"),
+        Member("send", "send"),
+        Member("is_gathered", "gathered", is_optional=True),
+        Member("asked_for", "asked_for", is_optional=True),
+        Member("answers", "answers", "request", is_optional=True),
+        Member("activation_id", "home", is_optional=True),
+        Member("woken_at", "woken_at", is_optional=True),
+    ),
+)
+
+SUSPENDED = Layout(
+    Suspended,
+    "a suspended activation",
+    (Member("delivery", "delivery", "delivery"), Member("wake_at", "wake_at"), Member("awaits", "awaits")),
+)
+
+DELAYED = Layout(
+    Delayed,
+    "message of executor {source!r}",
+    (
+        Member("due", "due"),
+        Member("source_id", "source"),
+        Member("send", "send"),
+        Member("data", "value", "value"),
+        Member("asked_for", "asked_for"),
+        Member("targets", "targets", "texts"),
+        Member("fan_ins", "fan_ins", "texts"),
+    ),
+)
+
+OUTPUT = Layout(
+    Output,
+    "output of executor {executor!r}",
+    (
+        Member("executor_id", "executor"),
+        Member("kind", "kind"),
+        Member("data", "data", "value"),
+        Member("is_whole", "whole", is_optional=True),
+    ),
+    OUTPUT_LENGTH_MAX,
+)
+
+EVENT = Layout(
+    PendingEvent,
+    "data of a {type!r} event",
+    (
+        Member("type", "type"),
+        Member("executor_id", "executor_id", is_optional=True),
+        Member("path", "path", "texts", is_optional=True),
+        Member("request_id", "request_id", is_optional=True),
+        Member("iteration", "iteration", is_optional=True),
+        Member("lost", "lost", is_optional=True),
+        Member("inner", "inner", "event", is_optional=True),
+        Member("data", "data", "value", is_optional=True),
+        Member("details", "details", "value", is_optional=True),
+    ),
+)
+# The event and the checkpoint share the blob of an output.
+_OUTPUT_EVENT = replace(EVENT, length_max=OUTPUT_LENGTH_MAX)
 
 
-def received_text(message_id: str, needs: Needs) -> bytes:
-    """Encode the id of a message that was sent to the run."""
-    del needs
-    return dumps(message_id)
+def request_tree(request: Request, codec: Codec) -> Tree:
+    """Return the document of a request, with a schema for people and programs that answer without this program."""
+    tree, schema = REQUEST.write(request, codec), schema_of(request.response_type)
+    return tree if schema is None else {**tree, "schema": schema}
 
 
-def cancelled_text(wish: Cancelled) -> Encoded:
-    """Encode a cancellation."""
-    return plain([wish.at, wish.by, wish.reason])
+def event_tree(event: PendingEvent, codec: Codec) -> Tree:
+    """Return the document of an event. A value that can't be encoded is left out, so that events never fail a run."""
+    for name in ("data", "details"):
+        value = getattr(event, name)
+        refusal = None if value is None else as_kept(value).refusal
+        if refusal is not None:
+            event = replace(event, **{name: None, "lost": str(refusal)})
+    layout = _OUTPUT_EVENT if event.type in ("output", "intermediate") else EVENT
+    return layout.write(event, codec)
 
 
-def limits_text(bounds: Limits) -> Encoded:
-    """Encode the limits of the run."""
-    return plain([bounds.deadline, dict(bounds.budget), dict(bounds.spent)])
+def fan_in_tree(buffers: Mapping[str, Mapping[str, tuple[object, ...]]]) -> Tree:
+    """Return the document of the buffers of fan-in groups."""
+    return {
+        group: {source: [inline(value) for value in values] for source, values in buffer.items()}
+        for group, buffer in buffers.items()
+    }
 
 
 Entry: TypeAlias = str | bytes
 """An entry at a path: the hash of a blob, or the text itself."""
 
 
-class PieceReader:
-    """Decodes the parts of a run. Values stay encoded until they are needed.
+@dataclass(frozen=True, slots=True)
+class DocumentReader:
+    """Decodes the documents of a run. Values stay encoded until they are needed.
 
-    With `brings_parts`, each value holds its blobs: values read from a journal or from inline texts are written again
+    With `brings_blobs`, each value holds its blobs: values read from a journal or from inline texts are written again
     into the next checkpoint.
     """
 
-    def __init__(
-        self, codec: Codec, blobs: Mapping[str, bytes], checkpoint_id: str, *, brings_blobs: bool = False
-    ) -> None:
-        self._codec = codec
-        self._blobs = blobs
-        self._checkpoint_id = checkpoint_id
-        self._brings_blobs = brings_blobs
+    codec: Codec
+    blobs: Mapping[str, bytes]
+    checkpoint_id: str
+    brings_blobs: bool = False
 
-    def snapshot(self, tree: dict[str, Any], counts: tuple[int, int, int]) -> Snapshot:
-        """Decode a snapshot from its tree of entries."""
-        turn, iteration, since_input = counts
-        return Snapshot(
-            turn=turn,
-            iteration=iteration,
-            since_input=since_input,
-            deliveries=tuple(map(self.delivery, self._read(tree.get("deliveries")) or ())),
-            fan_in=self._fan_in(self._read(tree.get("fan_in")) or {}),
-            state={
-                (unquote(scope), key): self.stored(address, f"state[{key!r}]")
-                for scope, keys in tree.get("state", {}).items()
-                for key, address in keys.items()
-            },
-            executors={
-                executor_id: self.stored(address, f"state of executor {executor_id!r}")
-                for executor_id, address in tree.get("executor", {}).items()
-            },
-            requests={
-                request_id: self.request(self._read(address)) for request_id, address in tree.get("request", {}).items()
-            },
-            answered=self.answered(tree),
-            received=self._trail(tree.get("received", {}), str),
-            outputs=self._trail(tree.get("outputs", {}), self.output),
-            children={
-                unquote(executor_id): self.snapshot(child, self.counts(child))
-                for executor_id, child in tree.get("child", {}).items()
-            },
-            kwargs=self.stored(tree["kwargs"], "run kwargs") if "kwargs" in tree else None,
-            suspended=tuple(map(self._suspended, self._read(tree.get("suspended")) or ())),
-            delayed=tuple(map(self._delayed, self._read(tree.get("delayed")) or ())),
-            carried={key: self.stored(address, f"record {key!r}") for key, address in tree.get("carried", {}).items()},
-            cancelled=Cancelled(*self._read(tree["cancelled"])) if "cancelled" in tree else None,
-            limits=Limits(*self._read(tree["limits"])) if "limits" in tree else Limits(),
-        )
+    def read_part(self, kind: Kind, tree: Any, path: str) -> Any:
+        """Decode a member of a document."""
+        match kind:
+            case "plain":
+                return tree
+            case "texts":
+                return tuple(tree)
+            case "value":
+                return self.inline(tree, path)
+            case "values":
+                return tuple(self.inline(each, path) for each in tree)
+            case "type":
+                return decode(self.codec, self.inline(tree, path))
+            case "request":
+                return REQUEST.read(tree, self)
+            case "delivery":
+                return DELIVERY.read(tree, self)
+            case "event":
+                return EVENT.read(tree, self)
 
-    def _suspended(self, tree: dict[str, Any]) -> Suspended:
-        return Suspended(self.delivery(tree["delivery"]), tree["wake_at"], tree["awaits"])
-
-    def _delayed(self, tree: dict[str, Any]) -> Delayed:
-        return Delayed(
-            tree["due"],
-            tree["source"],
-            tree["send"],
-            self.inline(tree["value"], f"message of executor {tree['source']!r}"),
-            tree["asked_for"],
-            tuple(tree["targets"]),
-            tuple(tree["fan_ins"]),
-        )
-
-    def counts(self, tree: dict[str, Any]) -> tuple[int, int, int]:
-        """Decode the counters of a sub-workflow: turn, supersteps of the turn, supersteps since the last input."""
-        turn, iteration, since_input = self._read(tree["counts"])
-        return turn, iteration, since_input
-
-    def answered(self, tree: dict[str, Any]) -> Trail[Answered]:
-        """Decode the records of answered requests."""
-        return self._trail(tree.get("answered", {}), lambda pair: Answered(*pair))
-
-    def _fan_in(self, tree: dict[str, dict[str, list[Any]]]) -> dict[str, dict[str, tuple[Kept, ...]]]:
-        return {
-            group_id: {
-                source: tuple(self.inline(value, f"message of executor {source!r}") for value in values)
-                for source, values in buffer.items()
-            }
-            for group_id, buffer in tree.items()
-        }
-
-    def _read(self, entry: Entry | None) -> Any:
-        return None if entry is None else loads(self._text(entry))
-
-    def _text(self, entry: Entry) -> bytes:
-        return entry if isinstance(entry, bytes) else verified(self._blobs, entry)
+    def inline(self, tree: object, path: str) -> Kept:
+        """Return a value inside a document."""
+        return self._kept(read_document(tree), path)
 
     def stored(self, entry: Entry, path: str) -> Kept:
         """Return the value at a path of its own."""
         text = self._text(entry)
-        return self._kept(Encoded(text, (), references(text), immutable=False), path)
-
-    def inline(self, tree: object, path: str) -> Kept:
-        """Return a value inside a document."""
-        return self._kept(piece(tree), path)
+        return self._kept(Encoded(text, refs=references(text)), path)
 
     def _kept(self, encoded: Encoded, path: str) -> Kept:
-        if encoded.refs and self._brings_blobs:
-            encoded = encoded.with_blobs(with_blobs(encoded.refs, self._blobs))
-        return Kept(path=path, encoded=encoded, stored=self._blobs, checkpoint_id=self._checkpoint_id)
+        if self.brings_blobs:
+            encoded = encoded.with_stored(self.blobs)
+        return Kept(path=path, encoded=encoded, stored=self.blobs, checkpoint_id=self.checkpoint_id)
 
-    def _type(self, tree: object, path: str) -> object:
-        return decode(self._codec, self.inline(tree, path))
+    def _text(self, entry: Entry) -> bytes:
+        return entry if isinstance(entry, bytes) else verified(self.blobs, entry)
 
-    def request(self, tree: dict[str, Any]) -> Request:
-        """Decode a request."""
-        path = f"request {tree['id']!r}"
-        return Request(
-            tree["id"],
-            tree["executor"],
-            self.inline(tree["data"], path),
-            self._type(tree["request_type"], path),
-            self._type(tree["response_type"], path),
-            opened_at=tree.get("opened_at"),
-            deadline=tree.get("deadline"),
-            default=self.inline(tree["default"], f"default of {path}") if "default" in tree else None,
-            approves=tree.get("approves"),
-            resumes=tree.get("resumes"),
-            refusals=tuple(tree.get("refusals", ())),
+    def _all(self, tree: Tree, name: str, layout: Layout) -> tuple[Any, ...]:
+        return tuple(layout.read(each, self) for each in loads(self._text(tree[name]))) if name in tree else ()
+
+    def _values(self, tree: Tree, name: str, path: str) -> dict[str, Kept]:
+        return {key: self.stored(entry, path.format(key)) for key, entry in tree.get(name, {}).items()}
+
+    def snapshot(self, tree: Tree, counts: tuple[int, int, int] | None = None) -> Snapshot:
+        """Decode a snapshot from its tree of entries. A sub-workflow has its counts in it."""
+        turn, iteration, since_input = loads(self._text(tree["counts"])) if counts is None else counts
+        fan_in: Tree = loads(self._text(tree["fan_in"])) if "fan_in" in tree else {}
+        return Snapshot(
+            turn=turn,
+            iteration=iteration,
+            since_input=since_input,
+            deliveries=self._all(tree, "deliveries", DELIVERY),
+            fan_in={
+                group_id: {
+                    source: self.read_part("values", values, f"message of executor {source!r}")
+                    for source, values in buffer.items()
+                }
+                for group_id, buffer in fan_in.items()
+            },
+            state={
+                (unquote(scope), key): self.stored(entry, f"state[{key!r}]")
+                for scope, keys in tree.get("state", {}).items()
+                for key, entry in keys.items()
+            },
+            executors=self._values(tree, "executor", "state of executor {!r}"),
+            requests={
+                request_id: REQUEST.read(loads(self._text(entry)), self)
+                for request_id, entry in tree.get("request", {}).items()
+            },
+            answered=self.answered(tree),
+            received=self._trail(tree.get("received", {}), str),
+            outputs=self._trail(tree.get("outputs", {}), lambda each: OUTPUT.read(each, self)),
+            children={
+                unquote(executor_id): self.snapshot(child) for executor_id, child in tree.get("child", {}).items()
+            },
+            kwargs=self.stored(tree["kwargs"], "run kwargs") if "kwargs" in tree else None,
+            suspended=self._all(tree, "suspended", SUSPENDED),
+            delayed=self._all(tree, "delayed", DELAYED),
+            carried=self._values(tree, "carried", "record {!r}"),
+            cancelled=Cancelled(*loads(self._text(tree["cancelled"]))) if "cancelled" in tree else None,
+            limits=Limits(*loads(self._text(tree["limits"]))) if "limits" in tree else Limits(),
         )
 
-    def delivery(self, tree: dict[str, Any]) -> Delivery:
-        """Decode a delivery."""
-        path = f"message for executor {tree['target']!r}"
-        return Delivery(
-            tree["target"],
-            tuple(tree["sources"]),
-            tuple(self.inline(value, path) for value in tree["values"]),
-            tree["send"],
-            is_gathered=tree.get("gathered", False),
-            asked_for=tree.get("asked_for"),
-            answers=self.request(tree["answers"]) if "answers" in tree else None,
-            activation_id=tree.get("home"),
-            woken_at=tree.get("woken_at"),
-        )
-
-    def output(self, tree: dict[str, Any]) -> Output:
-        """Decode an output."""
-        path = f"output of executor {tree['executor']!r}"
-        data = self.inline(tree["data"], path)
-        return Output(tree["executor"], tree["kind"], data, is_whole=tree.get("whole", False))
+    def answered(self, tree: Tree) -> Trail[Answered]:
+        """Decode the records of answered requests."""
+        return self._trail(tree.get("answered", {}), lambda record: Answered(*record))
 
     def _trail(self, chunks: Mapping[str, Entry], read: Callable[[Any], Any]) -> Trail[Any]:
         in_order = [chunks[index] for index in sorted(chunks, key=int)]
@@ -357,22 +336,22 @@ class PieceReader:
 
     def _chunks(self, entries: Iterable[Entry]) -> Iterator[list[Any]]:
         for entry in entries:
-            match self._read(entry):
+            match loads(self._text(entry)):
                 case {"~": "index", "chunks": inner}:
                     yield from self._chunks(inner)
                 case chunk:
                     yield chunk
 
 
-def tree_of(entries: Mapping[str, Entry]) -> dict[str, Any]:
+def tree_of(entries: Mapping[str, Entry]) -> Tree:
     """Arrange entries as a tree: `state/<scope>/<key>`, `child/<id>/...` and so on."""
-    tree: dict[str, Any] = {}
+    tree: Tree = {}
     for path, entry in entries.items():
         _place(tree, path, entry)
     return tree
 
 
-def _place(tree: dict[str, Any], path: str, entry: Entry) -> None:
+def _place(tree: Tree, path: str, entry: Entry) -> None:
     kind, _, rest = path.partition("/")
     if not rest:
         tree[kind] = entry

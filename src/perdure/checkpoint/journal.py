@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
-from perdure.checkpoint.changes import ChangeFinder
-from perdure.checkpoint.documents import PieceReader, PieceWriter, tree_of
-from perdure.checkpoint.events import event_text, read_event
-from perdure.checkpoint.manifest import PIECE_LENGTH_MAX, PIECES_LENGTH_MAX
-from perdure.codec import (
-    CodedValues,
-    DamagedPartError,
-    Needs,
-    as_kept,
-    blob_reference,
-    dumps,
-    json_array,
-    json_object,
-    loads,
-    quoted,
-    quoted_or_null,
-    to_bytes,
+from perdure.checkpoint.documents import (
+    EVENT,
+    OUTPUT,
+    REQUEST,
+    DocumentReader,
+    event_tree,
+    inline,
+    request_tree,
+    tree_of,
 )
+from perdure.checkpoint.writer import PIECE_LENGTH_MAX, PIECES_LENGTH_MAX, Changes
+from perdure.codec import CodedValues, DamagedPartError, as_kept, document, dumps, loads
 from perdure.errors import CheckpointDamagedError
 from perdure.kernel import ActivationResult, Effects, UnroutedMessage, Write
 
@@ -29,75 +24,62 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
-    from perdure.checkpoint.documents import Entry
+    from perdure.checkpoint.documents import Entry, Tree
     from perdure.codec import Codec, Encoded
-    from perdure.kernel import Activation, PendingEvent, Snapshot, StateKey
+    from perdure.kernel import Activation, PendingEvent, Snapshot
 
     ReadT = TypeVar("ReadT")
 
 _CHILD = "child/-/"
 
 
-class JournalWriter:
-    """Encodes journal records."""
+def activation_record(done: ActivationResult, codec: Codec) -> Encoded:
+    """Encode a finished activation. Raises EncodeError."""
+    effects = done.effects
+    tree: Tree = {
+        "sends": [{"value": inline(sent.data), "asked_for": sent.asked_for, "due": sent.due} for sent in done.unrouted],
+        "writes": [_write_tree(write) for write in effects.writes],
+        "requests": [request_tree(request, codec) for request in effects.requests],
+        "outputs": [OUTPUT.write(output, codec) for output in effects.outputs],
+        "updates": [
+            {"scope": scope, "key": key, "values": [None if each is None else [inline(each)] for each in updates]}
+            for (scope, key), updates in done.updates.items()
+        ],
+    }
+    if effects.events:
+        tree["told"] = [event_tree(event, codec) for event in effects.events]
+    if effects.spent:
+        tree["spent"] = dict(effects.spent)
+    if effects.executor_state is not None:
+        tree["state"] = inline(effects.executor_state)
+    if effects.child is not None:
+        tree["child"] = snapshot_record(effects.child, codec)
+    return document(tree)
 
-    def __init__(self, codec: Codec) -> None:
-        self._pieces = PieceWriter(codec)
 
-    def done(self, done: ActivationResult) -> Encoded:
-        """Encode a finished activation."""
-        pieces, effects, needs = self._pieces, done.effects, Needs()
-        members = {
-            "sends": json_array([self._sent(sent, needs) for sent in done.unrouted]),
-            "writes": json_array([self._write(write, needs) for write in effects.writes]),
-            "requests": json_array([needs.take(pieces.request(request)) for request in effects.requests]),
-            "outputs": json_array([pieces.output(output, needs) for output in effects.outputs]),
-            "updates": json_array([self._update(place, updates, needs) for place, updates in done.updates.items()]),
-        }
-        if effects.events:
-            members["told"] = json_array([event_text(event, pieces, needs) for event in effects.events])
-        if effects.spent:
-            members["spent"] = dumps(dict(effects.spent))
-        if effects.executor_state is not None:
-            members["state"] = pieces.value(effects.executor_state, needs)
-        if effects.child is not None:
-            members["child"] = needs.take(self.snapshot(effects.child))
-        return needs.whole(json_object(members))
+def _write_tree(write: Write) -> Tree:
+    scope, key = write.key
+    return {"scope": scope, "key": key} | ({} if write.erase else {"value": inline(write.value)})
 
-    def told(self, told: Sequence[PendingEvent]) -> Encoded:
-        """Encode the events of a sub-workflow's superstep."""
-        return self._pieces.array(told, lambda each, needs: event_text(each, self._pieces, needs))
 
-    def _sent(self, sent: UnroutedMessage, needs: Needs) -> bytes:
-        value = self._pieces.value(sent.data, needs)
-        return json_object({"value": value, "asked_for": quoted_or_null(sent.asked_for), "due": dumps(sent.due)})
+def events_record(events: Sequence[PendingEvent], codec: Codec) -> Encoded:
+    """Encode the events of a sub-workflow's superstep."""
+    return document([event_tree(event, codec) for event in events])
 
-    def _write(self, write: Write, needs: Needs) -> bytes:
-        scope, key = write.key
-        members = {"scope": quoted(scope), "key": quoted(key)}
-        if not write.erase:
-            members["value"] = self._pieces.value(write.value, needs)
-        return json_object(members)
 
-    def _update(self, place: StateKey, updates: tuple[object | None, ...], needs: Needs) -> bytes:
-        scope, key = place
-        values = [b"null" if each is None else json_array([self._pieces.value(each, needs)]) for each in updates]
-        return json_object({"scope": quoted(scope), "key": quoted(key), "values": json_array(values)})
-
-    def snapshot(self, snapshot: Snapshot) -> Encoded:
-        """Encode a sub-workflow. Short entries are inline, the rest are blobs."""
-        needs, room = Needs(), PIECES_LENGTH_MAX
-        entries: dict[str, bytes] = {}
-        for path, fresh in ChangeFinder(self._pieces).changes(None, snapshot, _CHILD).fresh.items():
-            text = fresh.encoded.text
-            if not fresh.encoded.refs and len(text) <= min(room, PIECE_LENGTH_MAX):
-                room -= len(text)
-                entries[path] = json_array([text])
-            else:
-                # Written like a value, so that the references of the record are found.
-                reference = blob_reference(needs.refer(fresh.encoded))
-                entries[path] = to_bytes(reference)
-        return needs.whole(json_object(entries))
+def snapshot_record(snapshot: Snapshot, codec: Codec) -> Encoded:
+    """Encode a sub-workflow. Short entries are inline, the rest are blobs."""
+    room = PIECES_LENGTH_MAX
+    entries: Tree = {}
+    for path, fresh in Changes(codec).compare(None, snapshot, _CHILD).fresh.items():
+        encoded = fresh.encoded
+        if not encoded.refs and len(encoded.text) <= min(room, PIECE_LENGTH_MAX):
+            room -= len(encoded.text)
+            entries[path] = [encoded]
+        else:
+            # Written like a value, so that the references of the record are found.
+            entries[path] = encoded.inline(0)
+    return document(entries)
 
 
 def stored_of(done: ActivationResult, before: Snapshot) -> set[str]:
@@ -119,70 +101,67 @@ def stored_of(done: ActivationResult, before: Snapshot) -> set[str]:
     return addresses
 
 
+@dataclass(frozen=True, slots=True)
 class JournalReader:
     """Decodes the journal records that follow a checkpoint."""
 
-    def __init__(self, codec: Codec, blobs: Mapping[str, bytes], checkpoint_id: str) -> None:
-        self._pieces = PieceReader(codec, blobs, checkpoint_id, brings_blobs=True)
-        self._values = CodedValues(codec)
-        self._checkpoint_id = checkpoint_id
+    codec: Codec
+    blobs: Mapping[str, bytes]
+    checkpoint_id: str
 
-    def done(self, data: bytes, activation: Activation) -> ActivationResult:
+    def activation(self, data: bytes, activation: Activation) -> ActivationResult:
         """Decode a finished activation. Raises CheckpointDamagedError."""
-        return self._read(lambda: self._done(loads(data), activation))
+        return self._read(data, lambda tree, documents: self._activation(tree, documents, activation))
 
     def snapshot(self, data: bytes) -> Snapshot:
         """Decode a sub-workflow between two supersteps. Raises CheckpointDamagedError."""
-        return self._read(lambda: self._snapshot(loads(data)))
+        return self._read(data, _snapshot)
 
-    def told(self, data: bytes) -> tuple[PendingEvent, ...]:
+    def events(self, data: bytes) -> tuple[PendingEvent, ...]:
         """Decode the events of a sub-workflow's superstep. Raises CheckpointDamagedError."""
-        return self._read(lambda: tuple(read_event(each, self._pieces) for each in loads(data)))
+        return self._read(data, lambda trees, documents: tuple(EVENT.read(each, documents) for each in trees))
 
-    def _read(self, read: Callable[[], ReadT]) -> ReadT:
+    def _read(self, data: bytes, read: Callable[[Any, DocumentReader], ReadT]) -> ReadT:
         try:
-            return read()
+            return read(loads(data), DocumentReader(self.codec, self.blobs, self.checkpoint_id, brings_blobs=True))
         except (DamagedPartError, KeyError, TypeError, ValueError) as error:
             reason = f"its journal can't be read: {error or repr(error)}"
-            raise CheckpointDamagedError(self._checkpoint_id, reason) from error
+            raise CheckpointDamagedError(self.checkpoint_id, reason) from error
 
-    def _done(self, tree: dict[str, Any], activation: Activation) -> ActivationResult:
+    def _activation(self, tree: Tree, documents: DocumentReader, activation: Activation) -> ActivationResult:
         name = activation.executor_id
+        values = CodedValues(self.codec)
         effects = Effects(
             activation,
-            writes=tuple(self._write(each) for each in tree["writes"]),
-            requests=tuple(map(self._pieces.request, tree["requests"])),
-            outputs=tuple(map(self._pieces.output, tree["outputs"])),
-            executor_state=self._pieces.inline(tree["state"], f"state of executor {name!r}")
-            if "state" in tree
-            else None,
-            child=self._snapshot(tree["child"]) if "child" in tree else None,
-            events=tuple(read_event(each, self._pieces) for each in tree.get("told", ())),
+            writes=tuple(_read_write(each, documents) for each in tree["writes"]),
+            requests=tuple(REQUEST.read(each, documents) for each in tree["requests"]),
+            outputs=tuple(OUTPUT.read(each, documents) for each in tree["outputs"]),
+            executor_state=documents.inline(tree["state"], f"state of executor {name!r}") if "state" in tree else None,
+            child=_snapshot(tree["child"], documents) if "child" in tree else None,
+            events=tuple(EVENT.read(each, documents) for each in tree.get("told", ())),
             spent=tree.get("spent", {}),
         )
-        unrouted = tuple(self._unrouted(each, f"message of executor {name!r}") for each in tree["sends"])
+        sent = [(documents.inline(each["value"], f"message of executor {name!r}"), each) for each in tree["sends"]]
         updates = {
-            (each["scope"], each["key"]): tuple(self._update(value, each["key"]) for value in each["values"])
+            (each["scope"], each["key"]): tuple(
+                None if value is None else documents.inline(value[0], f"state[{each['key']!r}]")
+                for value in each["values"]
+            )
             for each in tree["updates"]
         }
-        return ActivationResult(effects, unrouted, updates)
+        unrouted = [UnroutedMessage(kept, each["asked_for"], values.give(kept), each.get("due")) for kept, each in sent]
+        return ActivationResult(effects, tuple(unrouted), updates)
 
-    def _unrouted(self, tree: dict[str, Any], path: str) -> UnroutedMessage:
-        kept = self._pieces.inline(tree["value"], path)
-        return UnroutedMessage(kept, tree["asked_for"], self._values.give(kept), tree.get("due"))
 
-    def _write(self, tree: dict[str, Any]) -> Write:
-        place = (tree["scope"], tree["key"])
-        if "value" not in tree:
-            return Write(place, None, erase=True)
-        return Write(place, self._pieces.inline(tree["value"], f"state[{tree['key']!r}]"))
+def _read_write(tree: Tree, documents: DocumentReader) -> Write:
+    place = (tree["scope"], tree["key"])
+    if "value" not in tree:
+        return Write(place, None, erase=True)
+    return Write(place, documents.inline(tree["value"], f"state[{tree['key']!r}]"))
 
-    def _update(self, tree: list[Any] | None, key: str) -> object | None:
-        return None if tree is None else self._pieces.inline(tree[0], f"state[{key!r}]")
 
-    def _snapshot(self, contents: dict[str, Any]) -> Snapshot:
-        tree = tree_of({path: _entry(entry) for path, entry in contents.items()})["child"]["-"]
-        return self._pieces.snapshot(tree, self._pieces.counts(tree))
+def _snapshot(contents: Tree, documents: DocumentReader) -> Snapshot:
+    return documents.snapshot(tree_of({path: _entry(entry) for path, entry in contents.items()})["child"]["-"])
 
 
 def _entry(found: Any) -> Entry:
@@ -190,7 +169,7 @@ def _entry(found: Any) -> Entry:
         case [tree]:
             return dumps(tree)
         case {"part": address}:
-            return address
+            return cast("str", address)
         case _:
             # Records of format 1 only have hashes.
             return found

@@ -1,269 +1,201 @@
-"""Write a snapshot as a manifest and blobs, and read it. `docs/checkpoint-format.md` describes the format."""
+"""A checkpoint as a manifest: its header, its entries by path, and the snapshot they hold.
+
+An entry is inline, in the table of contents, or in the base of that table. Full chunks of a trail are grouped by
+sixteen, so that the table of contents stays short however long a run gets. `docs/checkpoint-format.md` describes the
+format.
+"""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from perdure.checkpoint.changes import ChangeFinder
-from perdure.checkpoint.contents import Contents, entries_of, gathered, only, paths_of, pieces_text
-from perdure.checkpoint.documents import PieceReader, PieceWriter, tree_of
-from perdure.codec import DamagedPartError, dumps, loads, plain, verified
+from perdure.checkpoint.documents import DocumentReader, tree_of
+from perdure.codec import DamagedPartError, Encoded, document, dumps, loads, verified
 from perdure.errors import CheckpointDamagedError, PartDamagedError, WorkflowCheckpointException
-from perdure.records import Blob, Manifest, NewRun, digest
-from perdure.typenames import describe_stored
+from perdure.records import Blob, NewRun
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
-    from perdure.checkpoint.changes import Changes, Fresh
+    from perdure.checkpoint.documents import Entry
     from perdure.codec import Codec
     from perdure.kernel import Answered, Snapshot, Trail
+    from perdure.records import Manifest
 
 FORMAT = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Author:
-    """The run and the graph that write checkpoints."""
-
-    origin: NewRun
-    """The start of the run, so that a copied checkpoint carries the whole identity of its run."""
-    graph_signature_hash: str
-    definition_version: int
-
-
-def _header(
-    author: Author,
-    snapshot: Snapshot,
-    *,
-    checkpoint_id: str,
-    previous_id: str | None,
-    timestamp: str,
-    kind: str,
-    trace: str | None,
-) -> bytes:
-    """Return the header of a checkpoint. The order of its members is part of the format."""
-    origin = author.origin
-    members: dict[str, Any] = {
-        "format": FORMAT,
-        "workflow_name": origin.workflow_name,
-        "checkpoint_id": checkpoint_id,
-        "run_id": origin.run_id,
-        "previous_checkpoint_id": previous_id,
-        "timestamp": timestamp,
-        "iteration_count": snapshot.iteration,
-        "graph_signature_hash": author.graph_signature_hash,
-        "kind": kind,
-        "turn": snapshot.turn,
-        "since_input": snapshot.since_input,
-        "definition_version": author.definition_version,
-        "pending_request_info_events": {
-            request.id: {
-                "type": "request_info",
-                "request_id": request.id,
-                "source_executor_id": request.executor_id,
-                "request_type": describe_stored(request.request_type),
-                "response_type": describe_stored(request.response_type),
-            }
-            for request in snapshot.requests.values()
-        },
-        "withheld_kwargs": list(snapshot.withheld_kwargs),
-        "run": {
-            "created_at": origin.created_at,
-            "nonce": origin.nonce,
-            "input_digest": origin.input_digest,
-            "parent_checkpoint_id": origin.parent_checkpoint_id,
-        },
-        "metadata": {},
-        "version": "1.0",
-    }
-    if trace is not None:
-        members["trace"] = trace
-    return dumps(members)
-
-
-PIECE_LENGTH_MAX = 1024
-"""A longer text becomes a blob, however often it changes."""
-
-PIECES_LENGTH_MAX = 16 * 1024
-"""The limit for all inline texts of one checkpoint."""
 
 _TRACE = b'"trace"'
 """Most headers have no trace, and need not be parsed for it."""
 
+TOC_LENGTH_MAX = 4096
+"""A longer table of contents becomes a blob, and later checkpoints only list the differences from it."""
+
+# Requests stay in the table, because stores compare them with what a command expects. Entries about status and outputs
+# stay too, so that they can be read without the rest.
+_LISTED = ("state/", "executor/", "carried/", "child/")
+
+_ENTRY_LENGTH = 48
+"""The length of a table entry without its path: a hash and punctuation."""
+
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A checkpoint, as the writer of the next one needs it."""
+class Contents:
+    """The entries of one checkpoint. Those in `pieces` and `toc` override those `listed` in the base."""
 
-    manifest: Manifest | None = None
-    contents: Contents = field(default_factory=Contents)
-    snapshot: Snapshot | None = None
-    """The snapshot it was made of; None if entries must be compared one by one."""
-    changed: frozenset[str] = frozenset()
-    """The values that differ from the previous checkpoint."""
+    pieces: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    """Inline texts."""
+    toc: Mapping[str, str] = field(default_factory=dict[str, str])
+    base: str | None = None
+    listed: Mapping[str, str] = field(default_factory=dict[str, str])
+    gone: Mapping[str, None] = field(default_factory=dict[str, None])
+    """The paths of the base that no longer exist, in order."""
+    spent: int = 0
+    """The total size of the differences from the base in all checkpoints since it was written."""
 
-
-@dataclass(slots=True)
-class _Draft:
-    """A checkpoint under construction: inline texts, and new blobs by path."""
-
-    pieces: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    fresh: dict[str, Blob] = field(default_factory=dict[str, Blob])
-    nested: list[Blob] = field(default_factory=list[Blob])
-    changed: list[str] = field(default_factory=list[str])
-    gone: set[str] = field(default_factory=set[str])
-    """Removed paths whose blobs are still needed."""
-    room: int = PIECES_LENGTH_MAX
-
-
-class Writer:
-    """Writes the checkpoints of one run, each as its differences from the previous one.
-
-    Small entries that change in every superstep are inline: passing ones, and values that changed twice in a row. Once
-    they stop changing they become blobs, so that each change is written at most twice.
-    """
-
-    def __init__(self, codec: Codec, graph: Mapping[str, Any], author: Author, head: Written | None = None) -> None:
-        self._codec = codec
-        self._finder = ChangeFinder(PieceWriter(codec))
-        self._graph = plain(graph).blob()
-        self._author = author
-        self._head = head or Written()
-        self._next = self._head
-
-    def write(
-        self,
-        snapshot: Snapshot,
-        *,
-        position: int,
-        previous_id: str | None,
-        timestamp: str,
-        kind: str,
-        trace: str | None = None,
-    ) -> tuple[Manifest, tuple[Blob, ...]]:
-        """Return the manifest of a snapshot and the blobs that the previous checkpoint may not have."""
-        head = self._head
-        # An entry may be listed although it is equal.
-        changes = self._finder.changes(head.snapshot, snapshot)
-        if head.snapshot is None:
-            there = {"graph", *changes.fresh}
-            changes.gone = [path for path in head.contents.entries() if path not in there]
-        contents, blobs, changed = self._contents(changes)
-        run = self._author.origin
-        checkpoint_id = f"{run.run_id}@{position}"
-        header = _header(
-            self._author,
-            snapshot,
-            checkpoint_id=checkpoint_id,
-            previous_id=previous_id,
-            timestamp=timestamp,
-            kind=kind,
-            trace=trace,
+    @classmethod
+    def of(cls, manifest: Manifest, blobs: Mapping[str, bytes]) -> Contents:
+        """Read the contents of a checkpoint. `blobs` must hold its base. Raises DamagedPartError."""
+        listed = {} if manifest.base is None else _listed(verified(blobs, manifest.base))
+        changed = sum(path.startswith(_LISTED) for path in manifest.toc) + len(manifest.gone)
+        return cls(
+            _pieces(manifest),
+            manifest.toc,
+            manifest.base,
+            listed,
+            dict.fromkeys(manifest.gone),
+            # The cost as if the differences had come one by one.
+            spent=changed * changed * _ENTRY_LENGTH // 2,
         )
-        manifest = Manifest(
-            checkpoint_id,
-            run.run_id,
-            # A run keeps its first workflow name, even if a renamed workflow continues it.
-            run.workflow_name,
-            position,
-            previous_id,
-            timestamp,
-            snapshot.iteration,
-            header,
-            contents.toc,
-            pieces_text(contents.pieces),
-            base=contents.base,
-            gone=tuple(contents.gone),
-        )
-        self._next = Written(manifest, contents, snapshot, frozenset(changed))
-        return manifest, blobs
 
-    def stand(self, manifest: Manifest) -> None:
-        """Make the last written checkpoint the head. Until then, the next one still follows the previous head."""
-        assert manifest is self._next.manifest, "the head is what was written last"
-        self._head = self._next
+    def entries(self) -> dict[str, Entry]:
+        """Return all entries by path: a hash or an inline text."""
+        rest = {path: address for path, address in self.listed.items() if path not in self.gone}
+        return {**rest, **self.toc, **self.pieces}
 
-    @property
-    def standing(self) -> Snapshot | None:
-        """The snapshot of the head; None if it is not known."""
-        return self._head.snapshot
+    def address(self, path: str) -> str | None:
+        """Return the hash of the blob at a path."""
+        if path in self.pieces:
+            return None
+        return self.toc.get(path) or (None if path in self.gone else self.listed.get(path))
 
-    def is_of(self, codec: Codec, author: Author) -> bool:
-        """Return True if this writer has the same author and codec."""
-        return self._codec is codec and self._author == author
+    def followed(
+        self, pieces: Mapping[str, bytes], *, changed: Mapping[str, str], removed: Iterable[str]
+    ) -> tuple[Contents, Blob | None]:
+        """Return the contents of the next checkpoint, and the blob of its base if that is new.
 
-    def follows(self, manifest: Manifest | None) -> bool:
-        """Return True if the next checkpoint is written as differences from this one."""
-        return self._head.manifest is manifest
-
-    def _contents(self, changes: Changes) -> tuple[Contents, tuple[Blob, ...], list[str]]:
-        """Return the contents of the checkpoint, its new blobs, and the changed values."""
-        before, gone, draft = self._head.contents, frozenset(changes.gone), _Draft()
-        if before.toc.get("graph") != self._graph.hash:
-            draft.fresh["graph"] = self._graph
-        full: list[str] = []
-        for path, entry in changes.fresh.items():
-            if before.pieces.get(path) != entry.encoded.text:
-                self._place(draft, path, entry)
-            if entry.pace == "full":
-                full.append(path)
-        for path, text in before.pieces.items():
-            if path not in draft.pieces and path not in draft.fresh and path not in gone:
-                # It did not change again, so it becomes a blob and costs nothing from now on.
-                draft.fresh[path] = Blob.of(text)
-        if full:
-            self._gather(draft, full)
-        contents, base = before.followed(
-            draft.pieces,
-            changed={path: blob.hash for path, blob in draft.fresh.items()},
-            removed=[path for path in (*changes.gone, *draft.gone) if path in before.toc or path in before.listed],
-        )
-        if not draft.fresh and base is None:
-            return contents, (), draft.changed
-        blobs = [*draft.nested, *draft.fresh.values(), *([] if base is None else [base])]
-        return contents, tuple({blob.hash: blob for blob in blobs}.values()), draft.changed
-
-    def _gather(self, draft: _Draft, full: Sequence[str]) -> None:
-        """Group the full chunks of trails."""
-
-        def address(path: str) -> str | None:
-            if path in draft.fresh:
-                return draft.fresh[path].hash
-            return None if path in draft.gone else self._head.contents.address(path)
-
-        for path in full:
-            for each in gathered(path, address):
-                draft.nested += [draft.fresh.pop(old) for old in (each.path, *each.gone) if old in draft.fresh]
-                draft.fresh[each.path] = each.blob
-                draft.gone.update(each.gone)
-
-    def _place(self, draft: _Draft, path: str, entry: Fresh) -> None:
-        """Store an entry inline or as a blob, unless it is there already."""
-        text, address = entry.encoded.text, self._head.contents.address(path)
-        if len(text) <= draft.room and self._stands_inside(path, entry):
-            if address is not None and address == digest(text):
-                return
-            draft.pieces[path] = text
-            draft.room -= len(text)
+        `pieces` are all inline texts; `changed` and `removed` are differences in the table of contents.
+        """
+        toc = {path: address for path, address in self.toc.items() if path not in pieces}
+        gone = dict(self.gone)
+        for path in removed:
+            toc.pop(path, None)
+            if path in self.listed:
+                gone[path] = None
+        for path, address in changed.items():
+            gone.pop(path, None)
+            if self.listed.get(path) == address:
+                toc.pop(path, None)
+            else:
+                toc[path] = address
+        spent = self.spent + _length(toc) + _length(gone)
+        after = Contents(pieces, toc, self.base, self.listed, gone, spent)
+        if self.base is not None:
+            needs_base = spent > _length(self.listed)
         else:
-            blob = entry.blob()
-            if address == blob.hash:
-                return
-            draft.fresh[path] = blob
-            draft.nested += entry.nested()
-        if entry.pace == "value":
-            draft.changed.append(path)
+            needs_base = _length([path for path in toc if path.startswith(_LISTED)]) > TOC_LENGTH_MAX
+        return after._rebased() if needs_base else (after, None)
 
-    def _stands_inside(self, path: str, entry: Fresh) -> bool:
-        """Return True if an entry is small and will probably change again soon."""
-        if entry.encoded.refs or len(entry.encoded.text) > PIECE_LENGTH_MAX:
-            # Its blobs would have to be written with every checkpoint.
-            return False
-        is_busy = path in self._head.changed or path in self._head.contents.pieces
-        return entry.pace == "passing" or (entry.pace == "value" and is_busy)
+    def _rebased(self) -> tuple[Contents, Blob | None]:
+        """Move the table into a new base, or drop the base if the table is short."""
+        rest = {path: address for path, address in self.toc.items() if not path.startswith(_LISTED)}
+        kept = {path: address for path, address in self.listed.items() if path not in self.gone}
+        every = {**kept, **{path: address for path, address in self.toc.items() if path not in rest}}
+        listed = {path: address for path, address in every.items() if path not in self.pieces}
+        if _length(listed) <= TOC_LENGTH_MAX // 2:
+            return Contents(self.pieces, {**rest, **listed}), None
+        addresses = list(listed.values())
+        # Written like a value with chunks, so that its references are found.
+        text = dumps({"~": "toc", "paths": list(listed), "chunks": addresses})
+        blob = Blob.of(text, tuple(sorted(set(addresses))))
+        return Contents(self.pieces, rest, blob.hash, listed), blob
+
+
+def pieces_text(pieces: Mapping[str, bytes]) -> bytes:
+    """Format inline texts for a manifest."""
+    return document({path: Encoded(text) for path, text in pieces.items()}).text if pieces else b""
+
+
+def entries_of(manifest: Manifest, blobs: Mapping[str, bytes]) -> dict[str, Entry]:
+    """Return all entries of a checkpoint by path: the hash of a blob, or an inline text.
+
+    `blobs` must hold its base. Raises DamagedPartError.
+    """
+    return Contents.of(manifest, blobs).entries()
+
+
+def only(manifest: Manifest, beginnings: tuple[str, ...]) -> Manifest:
+    """Return a manifest with only the paths that start with one of `beginnings`, so that nothing else is read.
+
+    Entries of the base are left out. Raises DamagedPartError.
+    """
+    toc = {path: address for path, address in manifest.toc.items() if path.startswith(beginnings)}
+    pieces = {path: text for path, text in _pieces(manifest).items() if path.startswith(beginnings)}
+    return replace(manifest, toc=toc, pieces=pieces_text(pieces), base=None, gone=())
+
+
+def _pieces(manifest: Manifest) -> dict[str, bytes]:
+    trees: Any = loads(manifest.pieces) if manifest.pieces else {}
+    if type(trees) is not dict:
+        raise DamagedPartError("its inline entries are not a JSON object")
+    return {path: dumps(tree) for path, tree in cast("dict[str, Any]", trees).items()}
+
+
+def _listed(text: bytes) -> dict[str, str]:
+    try:
+        table: Any = loads(text)
+        return dict(zip(table["paths"], table["chunks"], strict=True))
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedPartError(f"its table of contents can't be read: {error!r}") from error
+
+
+def _length(paths: Iterable[str]) -> int:
+    return sum([len(path) + _ENTRY_LENGTH for path in paths])
+
+
+WIDTH = 16
+
+
+class Gathered(NamedTuple):
+    """A blob that groups chunks, at the path of the first of them."""
+
+    path: str
+    blob: Blob
+    gone: tuple[str, ...]
+    """The paths of the other chunks, which are removed."""
+
+
+def gathered(path: str, address: Callable[[str], str | None]) -> Iterator[Gathered]:
+    """Yield the groups to form now that the chunk at `path` is full. `address` returns the hash at a path."""
+    trail, _, number = path.rpartition("/")
+    count, step = int(number) + 1, 1
+    while count % (step * WIDTH) == 0:
+        firsts = range(count - step * WIDTH, count, step)
+        paths = [f"{trail}/{first}" for first in firsts]
+        # Chunks of earlier releases may not be grouped, and then the next one is still there.
+        known = [address(each) for each in paths if step == 1 or address(_next_path(each)) is None]
+        addresses = [each for each in known if each is not None]
+        if len(addresses) < WIDTH:
+            return
+        blob = Blob.of(dumps({"~": "index", "chunks": addresses}), tuple(sorted(set(addresses))))
+        yield Gathered(paths[0], blob, tuple(paths[1:]))
+        step *= WIDTH
+
+
+def _next_path(path: str) -> str:
+    trail, _, number = path.rpartition("/")
+    return f"{trail}/{int(number) + 1}"
 
 
 def header_of(manifest: Manifest) -> dict[str, Any]:
@@ -290,6 +222,15 @@ def naming(checkpoint_id: str) -> Generator[None]:
         raise CheckpointDamagedError(checkpoint_id, error.reason) from error
 
 
+@contextmanager
+def _reading(manifest: Manifest) -> Generator[None]:
+    """Raise CheckpointDamagedError for anything that can't be read."""
+    try:
+        yield
+    except (DamagedPartError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointDamagedError(manifest.checkpoint_id, str(error) or repr(error)) from error
+
+
 def trace_of(manifest: Manifest) -> str | None:
     """Return the trace context under which a checkpoint was written."""
     return header_of(manifest).get("trace") if _TRACE in manifest.header else None
@@ -297,14 +238,14 @@ def trace_of(manifest: Manifest) -> str | None:
 
 def origin_of(manifest: Manifest) -> NewRun:
     """Return how the run of a checkpoint started."""
-    told = header_of(manifest).get("run", {})
+    run = header_of(manifest).get("run", {})
     return NewRun(
         manifest.run_id,
         manifest.workflow_name,
-        told.get("created_at", manifest.timestamp),
-        told.get("nonce", manifest.run_id),
-        told.get("input_digest"),
-        told.get("parent_checkpoint_id"),
+        run.get("created_at", manifest.timestamp),
+        run.get("nonce", manifest.run_id),
+        run.get("input_digest"),
+        run.get("parent_checkpoint_id"),
     )
 
 
@@ -316,10 +257,20 @@ def is_settled(manifest: Manifest) -> bool:
 
 def known_paths(manifest: Manifest) -> set[str]:
     """Return the paths about the run's status and outputs, without reading a blob. Raises CheckpointDamagedError."""
-    try:
-        return paths_of(manifest)
-    except DamagedPartError as error:
-        raise CheckpointDamagedError(manifest.checkpoint_id, str(error)) from error
+    with _reading(manifest):
+        return {*manifest.toc, *_pieces(manifest)}
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A checkpoint, as the writer of the next one needs it."""
+
+    manifest: Manifest | None = None
+    contents: Contents = field(default_factory=Contents)
+    snapshot: Snapshot | None = None
+    """The snapshot it was made of; None if entries must be compared one by one."""
+    changed: frozenset[str] = frozenset()
+    """The values that differ from the previous checkpoint."""
 
 
 class Reader:
@@ -329,16 +280,14 @@ class Reader:
         self._manifest = manifest
         self._blobs = blobs
         # The next checkpoint must write the blobs of inline texts again.
-        self._pieces = PieceReader(codec, blobs, manifest.checkpoint_id, brings_blobs=bool(manifest.refs))
+        self._documents = DocumentReader(codec, blobs, manifest.checkpoint_id, brings_blobs=bool(manifest.refs))
 
     def snapshot(self) -> Snapshot:
         """Return the snapshot. Raises CheckpointDamagedError."""
         header = header_of(self._manifest)
         counts = (header["turn"], self._manifest.iteration_count, header["since_input"])
-        try:
-            snapshot = self._pieces.snapshot(tree_of(entries_of(self._manifest, self._blobs)), counts)
-        except (DamagedPartError, KeyError, TypeError, ValueError) as error:
-            raise self._damaged(error) from error
+        with _reading(self._manifest):
+            snapshot = self._documents.snapshot(tree_of(entries_of(self._manifest, self._blobs)), counts)
         return replace(snapshot, withheld_kwargs=tuple(header.get("withheld_kwargs", ())))
 
     def written(self, snapshot: Snapshot | None) -> Written:
@@ -346,30 +295,21 @@ class Reader:
 
         Raises CheckpointDamagedError.
         """
-        try:
+        with _reading(self._manifest):
             contents = Contents.of(self._manifest, self._blobs)
-        except DamagedPartError as error:
-            raise self._damaged(error) from error
         if self._manifest.refs:
             # Inline texts with references are no longer written, so write all of them again.
             return Written(self._manifest, replace(contents, pieces={}))
         return Written(self._manifest, contents, snapshot)
 
     def answered(self) -> Trail[Answered]:
-        """Return the answered requests without reading anything else."""
-        try:
+        """Return the answered requests without reading anything else. Raises CheckpointDamagedError."""
+        with _reading(self._manifest):
             manifest = only(self._manifest, ("answered/",))
-            return self._pieces.answered(tree_of(entries_of(manifest, self._blobs)))
-        except (DamagedPartError, KeyError, TypeError, ValueError) as error:
-            raise self._damaged(error) from error
+            return self._documents.answered(tree_of(entries_of(manifest, self._blobs)))
 
     def graph(self) -> dict[str, Any]:
         """Return the stored description of the graph; empty for a checkpoint that was made by hand."""
         address = self._manifest.toc.get("graph")
-        try:
+        with _reading(self._manifest):
             return {} if address is None else loads(verified(self._blobs, address))
-        except DamagedPartError as error:
-            raise self._damaged(error) from error
-
-    def _damaged(self, error: Exception) -> CheckpointDamagedError:
-        return CheckpointDamagedError(self._manifest.checkpoint_id, str(error) or repr(error))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.manifest import Reader, header_of, naming
 from perdure.clock import SystemClock
-from perdure.codec import CodedValues, DamagedPartError, Kept, decode, loads, piece, register_type, verified
+from perdure.codec import CodedValues, DamagedPartError, Kept, decode, loads, read_document, register_type, verified
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.events import (
     CheckpointInfo,
@@ -162,7 +162,7 @@ class StoredCheckpoint(WorkflowCheckpoint):
 def saved_fields(manifest: Manifest, blobs: Mapping[str, bytes], codec: Codec) -> dict[str, Any]:
     """Decode the values of a checkpoint that was made by hand."""
     try:
-        encoded = piece(loads(verified(blobs, manifest.toc[SAVED_FIELDS_PATH])))
+        encoded = read_document(loads(verified(blobs, manifest.toc[SAVED_FIELDS_PATH])))
     except DamagedPartError as error:
         raise CheckpointDamagedError(manifest.checkpoint_id, str(error)) from error
     return decode(codec, Kept(path="checkpoint", encoded=encoded, stored=blobs, checkpoint_id=manifest.checkpoint_id))

@@ -14,8 +14,7 @@ from perdure.codec import (
     Trust,
     document,
     loads,
-    piece,
-    plain,
+    read_document,
     register_type,
     stored_name,
 )
@@ -86,27 +85,27 @@ class StepRecord:
 
     def encoded(self) -> Encoded:
         """Return the record as bytes."""
-        members = {"at": plain(self.at), "digest": plain(self.digest), "round": plain(self.round)}
+        tree: dict[str, object] = {"at": self.at, "digest": self.digest, "round": self.round}
         if self.result is not None:
-            members["result"] = self.result.require_encoded()
+            tree["result"] = self.result.require_encoded()
             if self.spent:
-                members["spent"] = plain(dict(self.spent))
+                tree["spent"] = dict(self.spent)
         elif self.is_open:
-            members["open"] = plain(value=True)
-            members["key"] = plain(self.key)
-            members["request"] = plain(self.request_id)
+            tree |= {"open": True, "key": self.key, "request": self.request_id}
         if self.raised:
-            members["raised"] = plain([[each.type, *each.args] for each in self.raised])
+            tree["raised"] = [[each.type, *each.args] for each in self.raised]
         if self.is_sequential:
-            members["sequential"] = plain(value=True)
-        return document(members)
+            tree["sequential"] = True
+        return document(tree)
 
     @classmethod
     def of(cls, kept: Kept, name: str) -> StepRecord:
         """Read the record of a step. Raises CheckpointDamagedError."""
         tree = _tree(kept)
         try:
-            result = _inside(kept, tree["result"], f"result of step {name!r}") if "result" in tree else None
+            result = None
+            if "result" in tree:
+                result = kept.inside(read_document(tree["result"]), f"result of step {name!r}")
             return cls(
                 tree["at"],
                 tree["digest"],
@@ -133,7 +132,7 @@ class AttemptsRecord:
 
     def encoded(self) -> Encoded:
         """Return the record as bytes."""
-        return plain([self.count, self.due, self.error])
+        return document([self.count, self.due, self.error])
 
     @classmethod
     def of(cls, kept: Kept) -> AttemptsRecord:
@@ -163,7 +162,7 @@ class AskedRecord:
     def encoded(self) -> Encoded:
         """Return the record as bytes."""
         more = [True] if self.is_sequential else []
-        return plain([self.request_id, self.digest, self.approves, self.wants, self.reads, *more])
+        return document([self.request_id, self.digest, self.approves, self.wants, self.reads, *more])
 
     @classmethod
     def of(cls, kept: Kept) -> AskedRecord:
@@ -185,7 +184,7 @@ def moment_in(kept: Kept) -> Moment:
 
 def counts_record(counts: Mapping[str, int]) -> Encoded:
     """Return the counts of emitted events, by name, as a record."""
-    return plain(dict(counts))
+    return document(dict(counts))
 
 
 def counts_in(kept: Kept) -> Mapping[str, int]:
@@ -198,14 +197,6 @@ def counts_in(kept: Kept) -> Mapping[str, int]:
 
 def _tree(kept: Kept) -> Any:
     return loads(kept.require_encoded().text)
-
-
-def _inside(kept: Kept, tree: object, path: str) -> Kept:
-    """Return a value inside of a record, with the blobs of the record."""
-    stored: Mapping[str, bytes] | None = kept.stored
-    if stored is None:
-        stored = {blob.hash: blob.data for blob in kept.require_encoded().blobs}
-    return Kept(path=path, encoded=piece(tree), stored=stored, checkpoint_id=kept.checkpoint_id)
 
 
 def arguments_digest(fn: Callable[..., Any], args: tuple[Any, ...], values: Values) -> str | None:
@@ -266,7 +257,7 @@ def _digest(encoded: Encoded) -> str:
 
 def moment_record(moment: Moment) -> Encoded:
     """Return a moment as a record."""
-    return plain(moment)
+    return document(moment)
 
 
 def fields_of(kept: Kept, cls: Any) -> Mapping[str, Kept]:
@@ -275,13 +266,8 @@ def fields_of(kept: Kept, cls: Any) -> Mapping[str, Kept]:
         found = kept.live
         names = [each.name for each in fields(cls)] if type(found) is cls else []
         return {name: Kept(path=f"{kept.path}.{name}", live=getattr(found, name), has_live=True) for name in names}
-    encoded, stored = kept.require_encoded(), kept.stored
-    if stored is None:
-        stored = {blob.hash: blob.data for blob in encoded.blobs}
-    return {
-        name: Kept(path=f"{kept.path}.{name}", encoded=piece(tree), stored=stored, checkpoint_id=kept.checkpoint_id)
-        for name, tree in _trees(encoded.text, stored_name(cls)).items()
-    }
+    trees = _trees(kept.require_encoded().text, stored_name(cls))
+    return {name: kept.inside(read_document(tree), f"{kept.path}.{name}") for name, tree in trees.items()}
 
 
 def _trees(text: bytes, name: str) -> dict[str, Any]:

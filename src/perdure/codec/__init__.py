@@ -1,54 +1,24 @@
 """Values as bytes and back, restricted to types that the program trusts."""
 
-from perdure.codec.codec import Codec, plain_data
+from perdure.codec.codec import DEFAULT_SIZE_LIMITS, NO_SIZE_LIMITS, Codec, SizeLimits, plain_data
 from perdure.codec.encoded import (
+    INLINE_LENGTH_MAX,
     Encoded,
-    Needs,
-    array,
     document,
     dumps,
-    json_array,
-    json_object,
     loads,
-    piece,
-    plain,
-    quoted,
-    quoted_all,
-    quoted_or_null,
+    read_document,
     references,
     verified,
-    with_blobs,
 )
 from perdure.codec.errors import DamagedPartError
 from perdure.codec.objects import DataclassKind
-from perdure.codec.trust import (
-    Trust,
-    is_enum,
-    is_model,
-    is_named_tuple,
-    reachable,
-    register_form,
-    register_type,
-    stored_name,
-)
-from perdure.codec.values import (
-    DEFAULT_SIZE_LIMITS,
-    NO_SIZE_LIMITS,
-    CodedValues,
-    Held,
-    Kept,
-    LiveValues,
-    Scale,
-    SizeLimits,
-    Values,
-    WeighingCodec,
-    as_kept,
-    decode,
-)
-from perdure.codec.writer import blob_reference, to_bytes
+from perdure.codec.trust import Trust, reachable, register_form, register_type, stored_name
+from perdure.codec.values import CodedValues, Held, Kept, LiveValues, Values, as_kept, decode
 
 __all__ = [
     "DEFAULT_SIZE_LIMITS",
+    "INLINE_LENGTH_MAX",
     "NO_SIZE_LIMITS",
     "Codec",
     "CodedValues",
@@ -58,36 +28,20 @@ __all__ = [
     "Held",
     "Kept",
     "LiveValues",
-    "Needs",
-    "Scale",
     "SizeLimits",
     "Trust",
     "Values",
-    "WeighingCodec",
-    "array",
     "as_kept",
-    "blob_reference",
     "decode",
     "document",
     "dumps",
-    "is_enum",
-    "is_model",
-    "is_named_tuple",
-    "json_array",
-    "json_object",
     "loads",
-    "piece",
-    "plain",
     "plain_data",
-    "quoted",
-    "quoted_all",
-    "quoted_or_null",
     "reachable",
+    "read_document",
     "references",
     "register_form",
     "register_type",
     "stored_name",
-    "to_bytes",
     "verified",
-    "with_blobs",
 ]

@@ -6,94 +6,114 @@ Only this package knows the format of values. `docs/checkpoint-format.md` descri
 from __future__ import annotations
 
 import base64
-from dataclasses import is_dataclass
+from dataclasses import dataclass
 from datetime import timedelta
-from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from perdure.codec.containers import CONTAINER_KINDS, CONTAINER_TAGS
+from perdure.codec.builtin_types import (
+    BUILTIN_KINDS,
+    BUILTIN_TAGS,
+    RAW_LENGTH_MAX,
+    bytes_leaf,
+    write_fixed_offset,
+)
 from perdure.codec.encoded import Encoded, dumps
-from perdure.codec.errors import Damage, DamagedPartError, Fault, Misfit, Refusal, explained, refused, unfit
-from perdure.codec.leaves import LEAF_KINDS, LEAF_TAGS, RAW_LENGTH_MAX, bytes_leaf, write_fixed_offset
+from perdure.codec.errors import Fault, Refusal, explained, refused
 from perdure.codec.log import LOG_KINDS, LOG_TAGS
-from perdure.codec.memo import Leaf, Memo, type_of
+from perdure.codec.memo import Leaf, Memo
 from perdure.codec.objects import (
-    RECORD_KEYS,
-    CustomKind,
-    DataclassKind,
-    EnumKind,
-    ModelKind,
-    NamedTupleKind,
-    ObjectKind,
-    Unfit,
-    read_object,
+    NO_PICKLE_TAG,
+    OBJECT_TAGS,
+    PICKLE_TAG,
+    TYPE_KINDS,
+    TYPE_TAGS,
+    object_kind,
+    write_class,
+    write_pickle,
 )
-from perdure.codec.pickle import PICKLE_KEYS, read_pickle, refuse_pickle, write_pickle
 from perdure.codec.reader import Node, Origin, Reader, Source, Tag
-from perdure.codec.trust import Trust, is_enum, is_model, is_named_tuple, registration, stored_name
-from perdure.codec.type_expressions import TYPE_KINDS, TYPE_TAGS, write_class
-from perdure.codec.writer import (
-    LEAF_LENGTH_MIN,
-    Write,
-    Writer,
-    blob_reference,
-    quote,
-    text_leaf,
-    to_bytes,
-    too_deep,
-)
-from perdure.errors import EncodeError
+from perdure.codec.trust import Trust
+from perdure.codec.writer import LEAF_LENGTH_MIN, Write, Writer, text_leaf, to_bytes, too_deep
+from perdure.errors import EncodeError, ValueTooLargeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
-_KINDS: Mapping[type, Write] = {**LEAF_KINDS, **CONTAINER_KINDS, **TYPE_KINDS, **LOG_KINDS}
-_TAGS: Mapping[str, Tag] = {**LEAF_TAGS, **CONTAINER_TAGS, **TYPE_TAGS, **LOG_TAGS}
-# The order matters: an enum or a model may also be a dataclass.
-_OBJECT_KINDS: tuple[tuple[Callable[[type], bool], Callable[[type, str], ObjectKind]], ...] = (
-    (is_enum, EnumKind),
-    (is_named_tuple, NamedTupleKind),
-    (is_model, ModelKind),
-    (is_dataclass, DataclassKind),
-)
-_OBJECT_KEYS: Mapping[str, frozenset[str]] = {
-    EnumKind.tag: frozenset({"~", "type", "name", "value"}),
-    NamedTupleKind.tag: RECORD_KEYS,
-    ModelKind.tag: RECORD_KEYS,
-    DataclassKind.tag: RECORD_KEYS,
-    CustomKind.tag: frozenset({"~", "type", "value"}),
-}
+_MIB = 1024 * 1024
+
+BLOB_SIZE_MAX = 400 * _MIB
+"""The limit of every blob: SQLite and PostgreSQL end at 1 GB, and a driver may send two hex digits per byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeLimits:
+    """Limits in bytes for a single value: an entry of the state, a message, an output, the state of an executor.
+
+    Above `soft` the run emits a `warning` event that names the value. Above `hard`, saving raises ValueTooLargeError
+    and the run stays at its last checkpoint. None means no limit.
+    """
+
+    soft: int | None = 8 * _MIB
+    hard: int | None = 256 * _MIB
+
+    def __post_init__(self) -> None:
+        for name, limit in (("soft", self.soft), ("hard", self.hard)):
+            if limit is not None and limit < 1:
+                raise ValueError(f"SizeLimits({name}={limit}) would refuse everything; give 1 or more, or None")
+
+    def require_fit(self, encoded: Encoded, path: str) -> None:
+        """Refuse a value above the hard limit, or with a blob that no database takes. Raises ValueTooLargeError."""
+        size = encoded.size
+        if self.hard is not None and size > self.hard:
+            raise ValueTooLargeError(path=path, size=size, limit=self.hard)
+        if size > BLOB_SIZE_MAX:
+            largest = max((len(blob.data) for blob in encoded.blobs), default=len(encoded.text))
+            if largest > BLOB_SIZE_MAX:
+                raise ValueTooLargeError(path=path, size=largest, limit=BLOB_SIZE_MAX, can_be_raised=False)
+
+
+DEFAULT_SIZE_LIMITS = SizeLimits()
+NO_SIZE_LIMITS = SizeLimits(soft=None, hard=None)
+
+_KINDS: Mapping[type, Write] = {**BUILTIN_KINDS, **TYPE_KINDS, **LOG_KINDS}
+_TAGS: Mapping[str, Tag] = {**BUILTIN_TAGS, **TYPE_TAGS, **LOG_TAGS, **OBJECT_TAGS}
+
+_PYDANTIC_OFFSET = ("pydantic_core._pydantic_core", "TzInfo")
 
 
 class Codec:
     """Encode and decode values with the trust of one program."""
 
-    def __init__(self, trust: Trust, *, allow_pickle: bool = False, memo: Memo | None = None) -> None:
-        self._trust = trust
-        self._allow_pickle = allow_pickle
-        self._memo = memo or Memo()
+    def __init__(
+        self,
+        trust: Trust,
+        *,
+        allow_pickle: bool = False,
+        size_limits: SizeLimits = NO_SIZE_LIMITS,
+        memo: Memo | None = None,
+    ) -> None:
+        self.trust = trust
+        self.size_limits = size_limits
+        self.memo = memo or Memo()
         self.token: object = (trust, allow_pickle)
         """Identifies the trust and the pickle setting. `covers` compares it."""
-        self._kinds: dict[type, Write] = dict(_KINDS)
-        self._object_kinds: dict[type, ObjectKind] = {}
-        self._tags: dict[str, Tag] = {
-            **_TAGS,
-            **{tag: Tag(self._read_object, keys) for tag, keys in _OBJECT_KEYS.items()},
-            "pickle": Tag(read_pickle if allow_pickle else refuse_pickle, PICKLE_KEYS),
-        }
+        self.kinds: dict[type, Write] = dict(_KINDS)
+        self.tags: Mapping[str, Tag] = {**_TAGS, "pickle": PICKLE_TAG if allow_pickle else NO_PICKLE_TAG}
+        self._allow_pickle = allow_pickle
 
     def trusting(self, types: Iterable[object]) -> Codec:
         """Return a codec that trusts these types as well."""
-        trust = self._trust.including(Trust.of(types))
-        if trust is self._trust:
+        trust = self.trust.including(Trust.of(types))
+        if trust is self.trust:
             return self
-        return Codec(trust, allow_pickle=self._allow_pickle, memo=self._memo.for_other_trust())
+        memo = self.memo.for_other_trust()
+        return Codec(trust, allow_pickle=self._allow_pickle, size_limits=self.size_limits, memo=memo)
 
     def trust_more(self, trust: Trust) -> None:
         """Extend the trust of this codec with that of another program."""
-        every = self._trust.including(trust)
-        if every is not self._trust:
-            self._trust = every
+        every = self.trust.including(trust)
+        if every is not self.trust:
+            self.trust = every
             self.token = (every, self._allow_pickle)
 
     def covers(self, token: Any, /) -> bool:
@@ -101,50 +121,37 @@ class Codec:
         if token is self.token:
             return True
         trust, has_pickles = token
-        return self._trust.including(trust) is self._trust and self._allow_pickle >= has_pickles
+        return self.trust.including(trust) is self.trust and self._allow_pickle >= has_pickles
 
     def encode(self, value: object, *, path: str, sorts_mappings: bool = False) -> Encoded:
-        """Encode a value. Raises EncodeError, with the path of the part that could not be read back.
+        """Encode a value. Raises EncodeError, with the path of the part that could not be read back or is too large.
 
         With `sorts_mappings`, equal dicts have equal bytes, whatever the order of their keys.
         """
-        if type(value) in _SCALARS and not sorts_mappings:
-            scalar = self._scalar(value)
-            if scalar is not None:
-                return scalar
-        writer = Writer(self, self._kinds, self._trust, self._memo, sorts_mappings=sorts_mappings)
+        encoded = self._encode(value, path, sorts_mappings=sorts_mappings)
+        if not sorts_mappings:
+            self.size_limits.require_fit(encoded, path)
+        return encoded
+
+    def _encode(self, value: object, path: str, *, sorts_mappings: bool) -> Encoded:
+        # A long value that is a single leaf is its own blob.
+        if type(value) is str and len(value) >= LEAF_LENGTH_MIN and not sorts_mappings:
+            return _whole(text_leaf(self.memo, value))
+        if type(value) is bytes and len(value) > RAW_LENGTH_MAX and not sorts_mappings:
+            return _whole(bytes_leaf(self.memo, value))
+        writer = Writer(self, sorts_mappings)
         try:
-            text = writer.whole(value)
+            write = self.kinds.get(type(value)) or self.kind_of(value)
+            text = write(writer, value)
         except Refusal as refusal:
             raise EncodeError(path=refusal.path(path), reason=refusal.reason, remedy=refusal.remedy) from refusal
         except RecursionError as error:
             raise EncodeError(path=path, reason=too_deep().reason, remedy=too_deep().remedy) from error
         for seal in writer.seals:
             seal()
-        refs = writer.refs
-        if not refs:
-            return Encoded(to_bytes(text), (), (), writer.immutable)
-        return Encoded(
-            to_bytes(text),
-            writer.blobs,
-            tuple(sorted(set(refs))),
-            writer.immutable,
-            writer.branches,
-            writer.memories,
-        )
-
-    def _scalar(self, value: Any) -> Encoded | None:
-        """Encode a number, a string or a constant directly: most messages are one."""
-        cls = type_of(value)
-        if cls is str:
-            if len(value) >= LEAF_LENGTH_MIN:
-                return _whole(text_leaf(self._memo, value))
-            return Encoded(to_bytes(quote(value)), (), (), immutable=True)
-        if cls is int:
-            return Encoded(b"%d" % value, (), (), immutable=True) if -_SMALL < value < _SMALL else None
-        if cls is bytes:
-            return _whole(bytes_leaf(self._memo, value)) if len(value) > RAW_LENGTH_MAX else None
-        return _CONSTANTS[value]
+        refs = tuple(sorted(set(writer.refs)))
+        blobs = writer.blobs if refs else {}
+        return Encoded(to_bytes(text), blobs, refs, writer.immutable, writer.branches, writer.memories)
 
     def decode(self, text: bytes, blobs: Mapping[str, bytes], *, path: str) -> Any:
         """Decode a new copy of a value. Raises DamagedPartError, UntrustedTypeError or IncompatibleTypeError."""
@@ -156,18 +163,9 @@ class Codec:
         Damage raises CheckpointDamagedError if `checkpoint_id` is given, else DamagedPartError.
         """
         try:
-            return Reader(self._tags, Origin(self, source, path, checkpoint_id), self._trust, self._memo).text(text)
+            return Reader(Origin(self, source, path, checkpoint_id)).text(text)
         except (Fault, RecursionError) as fault:
             raise explained(fault, path=path, checkpoint_id=checkpoint_id) from fault
-
-    def inline(self, encoded: Encoded, limit: int = 2048) -> Encoded:
-        """Replace a text longer than `limit` by a reference to a blob, so that it fits into a document."""
-        if len(encoded.text) <= limit:
-            return encoded
-        blob = encoded.blob()
-        blobs = {**encoded.made, blob.hash: blob}
-        reference = to_bytes(blob_reference(blob.hash))
-        return Encoded(reference, blobs, (blob.hash,), encoded.immutable, encoded.branches, encoded.memories)
 
     def kind_of(self, value: object) -> Write:
         """Find the writer for a type that is met for the first time."""
@@ -178,47 +176,16 @@ class Codec:
             elif (cls.__module__, cls.__name__) == _PYDANTIC_OFFSET:
                 write = write_fixed_offset
             else:
-                kind = self._object_kind(cls) if self._trust.trusts(cls) else None
+                kind = object_kind(cls) if self.trust.trusts(cls) else None
                 if kind is None:
-                    raise refused(value, self._trust)
+                    raise refused(value, self.trust)
                 write = kind.write
         except Refusal:
             if not self._allow_pickle:
                 raise
             write = write_pickle
-        self._kinds[cls] = write
+        self.kinds[cls] = write
         return write
-
-    def _object_kind(self, cls: type) -> ObjectKind | None:
-        if cls not in self._object_kinds:
-            try:
-                kind = _made_kind(cls)
-            except Unfit as error:
-                raise unfit(cls, str(error)) from error
-            if kind is None:
-                return None
-            self._object_kinds[cls] = kind
-        return self._object_kinds[cls]
-
-    def _read_object(self, reader: Reader, node: Node) -> Any:
-        cls = reader.trusted(node["type"])
-        try:
-            kind = self._object_kind(cls)
-        except Refusal as refusal:
-            raise Misfit(node["type"], refusal.reason) from refusal
-        return read_object(kind, node)
-
-
-_PYDANTIC_OFFSET = ("pydantic_core._pydantic_core", "TzInfo")
-
-_SCALARS = frozenset({int, str, bool, bytes, NoneType})
-_SMALL = 10**18
-
-# True and 1 are equal keys, but an int is handled before.
-_CONSTANTS = {
-    constant: Encoded(text, (), (), immutable=True)
-    for constant, text in ((None, b"null"), (True, b"true"), (False, b"false"))
-}
 
 
 def _whole(leaf: Leaf) -> Encoded:
@@ -226,23 +193,14 @@ def _whole(leaf: Leaf) -> Encoded:
     blob = leaf.blob
     if blob.kind == "raw":
         return Encoded(to_bytes(leaf.text), {blob.hash: blob}, (blob.hash,), immutable=True, memories=leaf)
-    return Encoded(blob.data, (), (), immutable=True, memories=leaf).with_whole(blob)
-
-
-def _made_kind(cls: type) -> ObjectKind | None:
-    entry = registration(cls)
-    if entry is not None and entry.encode is not None:
-        return CustomKind(entry)
-    make = next((make for is_of_kind, make in _OBJECT_KINDS if is_of_kind(cls)), None)
-    return None if make is None else make(cls, stored_name(cls))
+    return Encoded(blob.data, immutable=True, memories=leaf, whole=blob)
 
 
 def plain_data(text: bytes, blobs: Mapping[str, bytes], *, path: str) -> Any:
     """Decode a value without its types, as plain JSON data. Raises DamagedPartError."""
-    try:
-        return Reader(_PLAIN_TAGS, Origin(None, Source(blobs), path, None), Trust.of(), Memo()).text(text)
-    except Damage as damage:
-        raise DamagedPartError(damage.reason, path=damage.path(path)) from damage
+    codec = Codec(Trust.of())
+    codec.tags = _PLAIN_TAGS
+    return codec.decode(text, blobs, path=path)
 
 
 def _plain(reader: Reader, node: Node) -> Any:
@@ -275,8 +233,4 @@ def _offset(offset: timedelta) -> str:
     return f"{sign}{hours:02}:{minutes:02}"
 
 
-_PLAIN_TAGS: Mapping[str, Tag] = {
-    **{name: Tag(_plain, tag.keys) for name, tag in _TAGS.items()},
-    **{name: Tag(_plain, keys) for name, keys in _OBJECT_KEYS.items()},
-    "pickle": Tag(_plain, PICKLE_KEYS),
-}
+_PLAIN_TAGS: Mapping[str, Tag] = {name: Tag(_plain, tag.keys) for name, tag in {**_TAGS, "pickle": PICKLE_TAG}.items()}

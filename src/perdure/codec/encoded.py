@@ -1,19 +1,20 @@
-"""Encoded values, and JSON documents assembled from them."""
+"""Encoded values, the blobs they need, and JSON documents assembled from them."""
 
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from json.encoder import encode_basestring
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
-from perdure.codec.errors import Damage, DamagedPartError
-from perdure.codec.reader import find_references
+from perdure.codec.errors import DamagedPartError
 from perdure.records import Blob, digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+
+INLINE_LENGTH_MAX = 2048
+"""A longer text becomes a blob of its own when it is inserted into a document."""
 
 
 class Branch(Protocol):
@@ -38,75 +39,43 @@ class Branch(Protocol):
         ...
 
 
-_NO_BLOBS: Mapping[str, Blob] = MappingProxyType({})
-_NO_BRANCHES: Mapping[str, Branch] = MappingProxyType({})
-
-
+@dataclass(slots=True)
 class Encoded:
     """An encoded value: its JSON text and the blobs that were cut out of it. It never changes.
 
-    Not a frozen dataclass, because that takes three times as long to create, and each message, write and output
-    creates one.
+    Not frozen, because that takes three times as long to create, and each message, write and output creates one.
     """
 
-    __slots__ = ("_made", "_whole", "branches", "immutable", "memories", "refs", "text")
-
-    def __init__(  # noqa: PLR0917
-        self,
-        text: bytes,
-        blobs: Iterable[Blob] | Mapping[str, Blob] = (),
-        refs: tuple[str, ...] = (),
-        immutable: bool = False,  # noqa: FBT001, FBT002  a keyword-only argument would double the time
-        branches: Mapping[str, Branch] = _NO_BRANCHES,
-        memories: object = None,
-    ) -> None:
-        self.text = text
-        """The value as JSON."""
-        self.refs = refs
-        """The hashes of the blobs that the text itself refers to."""
-        self.immutable = immutable
-        """True if nothing inside can change: then the encoded object itself can be given out again."""
-        self.branches = branches
-        """The log nodes of the value, by hash."""
-        self.memories = memories
-        """Entries of the codec's memo that live as long as this object."""
-        self._made = _by_hash(blobs) if blobs else _NO_BLOBS
-        self._whole: Blob | None = None
-
-    def __repr__(self) -> str:
-        return f"Encoded(text={self.text!r}, refs={self.refs!r}, immutable={self.immutable!r})"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Encoded):
-            return NotImplemented
-        return (self.text, self.refs, self.immutable) == (other.text, other.refs, other.immutable)
-
-    def __hash__(self) -> int:
-        return hash((self.text, self.refs, self.immutable))
-
-    @property
-    def made(self) -> Mapping[str, Blob]:
-        """The blobs made with the text, by hash, without those of log nodes."""
-        return self._made
+    text: bytes
+    made: Mapping[str, Blob] = field(default_factory=dict[str, Blob], compare=False, repr=False)
+    """The blobs made with the text, by hash, without those of log nodes."""
+    refs: tuple[str, ...] = ()
+    """The hashes of the blobs that the text itself refers to."""
+    immutable: bool = False
+    """True if nothing inside can change: then the encoded object itself can be given out again."""
+    branches: Mapping[str, Branch] = field(default_factory=dict[str, Branch], compare=False, repr=False)
+    """The log nodes of the value, by hash."""
+    memories: object = field(default=None, compare=False, repr=False)
+    """Entries of the codec's memo that live as long as this object."""
+    whole: Blob | None = field(default=None, compare=False, repr=False)
+    """The text as a blob, if it was needed."""
 
     @property
     def blobs(self) -> tuple[Blob, ...]:
         """The blobs that the text needs, directly or not."""
         if not self.branches:
-            return tuple(self._made.values())
-        return tuple({**self._made, **{blob.hash: blob for blob in self.blobs_in_order()}}.values())
+            return tuple(self.made.values())
+        return tuple({**self.made, **{blob.hash: blob for blob in self.blobs_in_order()}}.values())
 
     @property
     def size(self) -> int:
         """The size in bytes of the text and of all blobs it needs."""
-        own = len(self.text)
-        if self._made:
-            own += sum([len(blob.data) for blob in self._made.values()])
-        return own + sum([branch.size for branch in self.branches.values()]) if self.branches else own
+        blobs = sum([len(blob.data) for blob in self.made.values()])
+        return len(self.text) + blobs + sum([branch.size for branch in self.branches.values()])
 
     def has(self, address: str) -> bool:
         """Return True if the text is known to need this blob. For data that was read, few blobs are known."""
-        return address in self._made or address in self.branches or address in self.refs
+        return address in self.made or address in self.branches or address in self.refs
 
     def beyond(self, is_known: Callable[[str], bool]) -> Iterator[Blob]:
         """Yield the blobs that the text needs, except known ones and everything they refer to.
@@ -114,36 +83,52 @@ class Encoded:
         `later.beyond(earlier.has)` yields what changed since an earlier value. Each blob comes after those it refers
         to.
         """
-        return _walked(self.refs, self._made, self.branches, is_known)
+        return _walked(self.refs, self.made, self.branches, is_known)
 
     def blobs_in_order(self) -> Iterator[Blob]:
         """Yield exactly the blobs that the text needs, each after those it refers to."""
-        return self.beyond(_nothing)
+        return self.beyond(lambda _: False)
 
     def blob(self) -> Blob:
         """Return the text as a blob."""
-        whole = self._whole
-        if whole is None:
-            whole = self._whole = Blob.of(self.text, self.refs)
-        return whole
+        if self.whole is None:
+            self.whole = Blob.of(self.text, self.refs)
+        return self.whole
 
-    def with_whole(self, blob: Blob) -> Encoded:
-        """Set the blob of the text, which is known already."""
-        self._whole = blob
-        return self
+    def inline(self, length_max: int = INLINE_LENGTH_MAX) -> Encoded:
+        """Replace a longer text by a reference to a blob, so that it fits into a document."""
+        if len(self.text) <= length_max:
+            return self
+        blob = self.blob()
+        return replace(
+            self, text=reference(blob.hash).encode(), made={**self.made, blob.hash: blob}, refs=(blob.hash,), whole=None
+        )
 
-    def with_blobs(self, blobs: Iterable[Blob]) -> Encoded:
-        """Return the same text with these blobs."""
-        return Encoded(self.text, blobs, self.refs, self.immutable, self.branches, self.memories)
+    def with_stored(self, stored: Mapping[str, bytes]) -> Encoded:
+        """Add all blobs that the text needs, directly or not, from these. Raises DamagedPartError."""
+        found: dict[str, Blob] = {}
+        waiting = list(self.refs)
+        for address in waiting:
+            verified(stored, address)
+        while waiting:
+            address = waiting.pop()
+            if address not in found and address in stored:
+                found[address] = _stored_blob(address, verified(stored, address))
+                waiting.extend(found[address].refs)
+        return replace(self, made=found) if found else self
 
 
-def _by_hash(blobs: Iterable[Blob] | Mapping[str, Blob]) -> Mapping[str, Blob]:
-    # A writer passes the dict that it filled.
-    return blobs if type(blobs) is dict else {blob.hash: blob for blob in blobs}  # type: ignore[union-attr]
+def reference(address: str) -> str:
+    """Return the text of a reference to a blob."""
+    return f'{{"~":"part","part":"{address}"}}'
 
 
-def _nothing(_: str) -> bool:
-    return False
+def _stored_blob(address: str, data: bytes) -> Blob:
+    try:
+        # Raw bytes of a program may look like one of our documents; what they seem to refer to does not exist.
+        return Blob(address, data, references(data))
+    except DamagedPartError:
+        return Blob(address, data, kind="raw")
 
 
 _Place: TypeAlias = "tuple[Blob | None, Iterator[str], Mapping[str, Blob], Mapping[str, Branch]]"
@@ -184,13 +169,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 def dumps(value: object) -> bytes:
     """Encode plain data as compact JSON."""
-    # Most calls encode a single leaf, for which the encoder is slow.
-    if value is None:
-        return b"null"
-    if type(value) is int:
-        return b"%d" % value
-    text = encode_basestring(value) if type(value) is str else _encode(value)
-    return text.encode("utf-8", "surrogatepass")
+    return _encode(value).encode("utf-8", "surrogatepass")
 
 
 def loads(text: bytes) -> Any:
@@ -201,92 +180,40 @@ def loads(text: bytes) -> Any:
         raise DamagedPartError(f"not JSON: {error}") from error
 
 
-# Names of executors, kinds and paths repeat in every superstep. Quoting them once and inserting the text takes a tenth
-# of the time of a JSON encoder for the whole document.
-@lru_cache(maxsize=8192)
-def quoted(text: str) -> bytes:
-    """Quote a short name as JSON. The result is cached."""
-    return encode_basestring(text).encode("utf-8", "surrogatepass")
+def document(tree: object) -> Encoded:
+    """Encode plain data as JSON. Encoded values in it are inserted as they are, with the blobs they need."""
+    inserted: list[Encoded] = []
+    text = _assembled(tree, inserted)
+    if not inserted:
+        return Encoded(text)
+    made: dict[str, Blob] = {}
+    branches: dict[str, Branch] = {}
+    for each in inserted:
+        made.update(each.made)
+        branches.update(each.branches)
+    return Encoded(text, made, tuple(dict.fromkeys([ref for each in inserted for ref in each.refs])), branches=branches)
 
 
-@lru_cache(maxsize=1024)
-def quoted_all(texts: tuple[str, ...]) -> bytes:
-    """Quote several names as a JSON array."""
-    return b"[" + b",".join(map(quoted, texts)) + b"]"
+def _assembled(tree: Any, inserted: list[Encoded]) -> bytes:
+    cls = cast("object", type(tree))
+    if cls is Encoded:
+        if tree.refs:
+            inserted.append(tree)
+        return tree.text
+    if cls is dict:
+        members = [dumps(name) + b":" + _assembled(inner, inserted) for name, inner in tree.items()]
+        return b"{" + b",".join(members) + b"}"
+    if cls is list or cls is tuple:
+        return b"[" + b",".join([_assembled(inner, inserted) for inner in tree]) + b"]"
+    if cls is str:
+        return encode_basestring(tree).encode("utf-8", "surrogatepass")
+    return dumps(tree)
 
 
-def quoted_or_null(text: str | None) -> bytes:
-    """Quote a name as JSON, or return null."""
-    return b"null" if text is None else quoted(text)
-
-
-def json_array(texts: Iterable[bytes]) -> bytes:
-    """Assemble a JSON array from encoded elements."""
-    return b"[" + b",".join(texts) + b"]"
-
-
-def json_object(members: Mapping[str, bytes]) -> bytes:
-    """Assemble a JSON object from encoded members."""
-    return b"{" + b",".join([quoted(name) + b":" + text for name, text in members.items()]) + b"}"
-
-
-class Needs:
-    """Collects what a document refers to while its text is assembled."""
-
-    __slots__ = ("_blobs", "_branches", "_refs")
-
-    def __init__(self) -> None:
-        self._blobs: dict[str, Blob] = {}
-        self._branches: dict[str, Branch] = {}
-        self._refs: dict[str, None] = {}
-
-    def take(self, encoded: Encoded) -> bytes:
-        """Return the text of an encoded value that becomes part of the document."""
-        if encoded.refs:
-            self._need(encoded)
-            self._refs.update(dict.fromkeys(encoded.refs))
-        return encoded.text
-
-    def refer(self, encoded: Encoded) -> str:
-        """Add an encoded value as a blob of its own and return its hash."""
-        self._need(encoded)
-        blob = encoded.blob()
-        self._blobs[blob.hash] = blob
-        self._refs[blob.hash] = None
-        return blob.hash
-
-    def _need(self, encoded: Encoded) -> None:
-        self._blobs.update(encoded.made)
-        self._branches.update(encoded.branches)
-
-    def whole(self, text: bytes, *, immutable: bool = False) -> Encoded:
-        """Return the finished document."""
-        if not self._refs:
-            return Encoded(text, (), (), immutable)
-        return Encoded(text, self._blobs, tuple(self._refs), immutable, self._branches)
-
-
-def plain(value: object) -> Encoded:
-    """Encode plain data as an element of a document."""
-    return Encoded(dumps(value), (), (), immutable=True)
-
-
-def array(items: Iterable[Encoded]) -> Encoded:
-    """Assemble a JSON array."""
-    pieces = tuple(items)
-    return _joined(json_array([piece.text for piece in pieces]), pieces)
-
-
-def document(members: Mapping[str, Encoded]) -> Encoded:
-    """Assemble a JSON object."""
-    text = json_object({name: piece.text for name, piece in members.items()})
-    return _joined(text, tuple(members.values()))
-
-
-def piece(tree: object) -> Encoded:
+def read_document(tree: object) -> Encoded:
     """Encode a subtree of a document that was read."""
     text = dumps(tree)
-    return Encoded(text, (), references(text), immutable=False)
+    return Encoded(text, refs=references(text))
 
 
 def verified(blobs: Mapping[str, bytes], address: str) -> bytes:
@@ -299,40 +226,27 @@ def verified(blobs: Mapping[str, bytes], address: str) -> bytes:
     return data
 
 
-def with_blobs(refs: Iterable[str], blobs: Mapping[str, bytes]) -> tuple[Blob, ...]:
-    """Return all blobs that these references need, directly or not. Raises DamagedPartError."""
-    found: dict[str, Blob] = {}
-    waiting = list(refs)
-    for address in waiting:
-        verified(blobs, address)
-    while waiting:
-        address = waiting.pop()
-        if address not in found and address in blobs:
-            found[address] = _blob(address, verified(blobs, address))
-            waiting.extend(found[address].refs)
-    return tuple(found.values())
-
-
-def _blob(address: str, data: bytes) -> Blob:
-    try:
-        # Raw bytes of a program may look like one of our documents; what they seem to refer to does not exist.
-        return Blob(address, data, references(data))
-    except DamagedPartError:
-        return Blob(address, data, kind="raw")
-
-
-def _joined(text: bytes, pieces: tuple[Encoded, ...]) -> Encoded:
-    needs = Needs()
-    for item in pieces:
-        needs.take(item)
-    return needs.whole(text, immutable=all(item.immutable for item in pieces))
-
-
 def references(text: bytes) -> tuple[str, ...]:
-    """Return the hashes of the blobs that a text refers to directly. Raises DamagedPartError."""
-    try:
-        return find_references(text)
-    except Damage as damage:
-        raise DamagedPartError(damage.reason) from damage
-    except RecursionError as error:
-        raise DamagedPartError("it is nested too deeply to be read") from error
+    """Return the hashes of the blobs that a JSON text refers to directly. Raises DamagedPartError."""
+    if b'"~"' not in text:
+        return ()
+    found: set[str] = set()
+    trees: list[Any] = [loads(text)]
+    while trees:
+        tree = trees.pop()
+        if type(tree) is list:
+            trees.extend(cast("list[Any]", tree))
+        elif type(tree) is dict:
+            node = cast("dict[str, Any]", tree)
+            trees.extend(node.values())
+            if "~" in node:
+                found.update(require(node.get("chunks", []), list, "chunks"))
+                found.update([node["part"]] if "part" in node else ())
+    return tuple(sorted(found))
+
+
+def require(found: Any, expected: type, what: str) -> Any:
+    """Return `found` if it has the expected type. Raises DamagedPartError."""
+    if type(found) is not expected:
+        raise DamagedPartError(f"{what!r} is a {type(found).__name__}, not a {expected.__name__}")
+    return found

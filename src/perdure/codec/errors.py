@@ -5,7 +5,6 @@ A `Fault` collects its path while it propagates. The codec converts it into a pu
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import io
 import types
@@ -29,15 +28,12 @@ class Fault(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-        self._steps: list[str] = []
-
-    def rise(self, step: str) -> None:
-        """Add the step that leads from the enclosing value to this place."""
-        self._steps.append(step)
+        self.steps: list[str] = []
+        """The steps that lead here from the outermost value, in reverse order."""
 
     def path(self, root: str) -> str:
         """Return the path from the outermost value to this place. The middle of a long path is left out."""
-        steps = self._steps[::-1]
+        steps = self.steps[::-1]
         if len(steps) > 2 * _STEPS_AT_EACH_END:
             steps[_STEPS_AT_EACH_END:-_STEPS_AT_EACH_END] = ["…"]
         return root + "".join(steps)
@@ -51,8 +47,8 @@ class Refusal(Fault):
         self.remedy = remedy
 
 
-class Damage(Fault):
-    """Stored text is damaged."""
+class DamagedPartError(Fault):
+    """Stored text is damaged. Callers that know the checkpoint raise CheckpointDamagedError instead."""
 
 
 class Untrusted(Fault):
@@ -67,31 +63,21 @@ class Misfit(Fault):
         self.type_name = type_name
 
 
-class DamagedPartError(Exception):
-    """Stored bytes are damaged. Callers that know the checkpoint raise CheckpointDamagedError instead."""
-
-    def __init__(self, reason: str, *, path: str | None = None) -> None:
-        self.reason = reason
-        self.path = path
-        super().__init__(reason if path is None else f"{path}: {reason}")
-
-
 def explained(fault: Fault | RecursionError, *, path: str, checkpoint_id: str | None) -> Exception:
     """Return the public error for a fault in the value at `path`."""
-    match fault:
-        case Untrusted():
-            error = UntrustedTypeError(type_name=fault.reason, path=fault.path(path))
-            error.checkpoint_id = checkpoint_id or None
-            return error
-        case Misfit():
-            misfit = IncompatibleTypeError(type_name=fault.type_name, path=fault.path(path), reason=fault.reason)
-            misfit.checkpoint_id = checkpoint_id or None
-            return misfit
-        case Fault():
-            damage = DamagedPartError(fault.reason, path=fault.path(path))
-        case RecursionError():
-            damage = DamagedPartError("it is nested too deeply to be read", path=path)
-    return damage if checkpoint_id is None else CheckpointDamagedError(checkpoint_id, str(damage))
+    if isinstance(fault, RecursionError):
+        fault = DamagedPartError("it is nested too deeply to be read")
+    path = fault.path(path)
+    if isinstance(fault, Untrusted | Misfit):
+        error = (
+            UntrustedTypeError(type_name=fault.reason, path=path)
+            if isinstance(fault, Untrusted)
+            else IncompatibleTypeError(type_name=fault.type_name, path=path, reason=fault.reason)
+        )
+        error.checkpoint_id = checkpoint_id or None
+        return error
+    reason = f"{path}: {fault.reason}"
+    return DamagedPartError(reason) if checkpoint_id is None else CheckpointDamagedError(checkpoint_id, reason)
 
 
 _SHOWN_KEYS = frozenset({str, int, float, bool, bytes, type(None)})
@@ -101,55 +87,36 @@ _SILENT_KEYS = frozenset({"items", "fields", "value"})
 
 _PAIR_TAGS = frozenset({"dict", "OrderedDict", "Counter", "defaultdict"})
 
+# Functions that format one step of a path. Sets have no positions.
+attribute_step = ".{}".format
+index_step = "[{}]".format
+keys_step = ".keys()[{}]".format
+argument_step = ".__args__[{}]".format
+element_step = "{{*}}".format
+no_step = "".format
+
 
 def key_step(key: object) -> str:
     """Format a mapping key. Only plain keys are shown, because `repr` of others could run any code."""
     return f"[{key!r}]" if type(key) in _SHOWN_KEYS else f"[<{type(key).__name__}>]"
 
 
-def attribute_step(name: str) -> str:
-    """Format an attribute."""
-    return f".{name}"
-
-
-def index_step(index: int) -> str:
-    """Format an index."""
-    return f"[{index}]"
-
-
-def keys_step(index: int) -> str:
-    """Format the position of a mapping's key."""
-    return f".keys()[{index}]"
-
-
-def element_step(_: int) -> str:
-    """Format an element of a set, which has no position."""
-    return "{*}"
-
-
-def no_step(_: object) -> str:
-    """Format nothing, for the value itself."""
-    return ""
-
-
 def spelled(holders: Sequence[Any], places: Sequence[Any]) -> str:
     """Format the path through nested JSON. Each place is a key or an index in the holder at the same position."""
-    steps = [_step(holders, places, depth) for depth in range(len(places))]
-    return "".join(steps)
+    return "".join([_step(holders, places, depth) for depth in range(len(places))])
 
 
 def _step(holders: Sequence[Any], places: Sequence[Any], depth: int) -> str:
     holder, place = holders[depth], places[depth]
-    if isinstance(holder, dict) and "~" in holder:
+    if _is_tagged(holder):
         return "" if place in _SILENT_KEYS else attribute_step(place)
-    parent = holders[depth - 1] if depth else None
-    under = places[depth - 1] if depth else None
+    parent, under = (holders[depth - 1], places[depth - 1]) if depth else (None, None)
     if isinstance(holder, dict):
         return attribute_step(place) if _is_tagged(parent) and under == "fields" else key_step(place)
     if _is_pairs(parent, under):
         return ""
     if depth > 1 and _is_pairs(holders[depth - 2], places[depth - 2]):
-        return key_step(holder[0]) if place else keys_step(places[depth - 1])
+        return key_step(holder[0]) if place else keys_step(under)
     return index_step(place)
 
 
@@ -169,17 +136,46 @@ _PLAIN_BASES: tuple[type, ...] = (str, bytes, bool, int, float, list, tuple, dic
 _ARRAY_LIBRARIES = frozenset({"numpy", "pandas", "torch", "jax", "tensorflow", "polars", "pyarrow"})
 
 
-def refused(value: object, trust: Trust) -> Refusal:
+def refused(value: object, trust: Trust) -> Refusal:  # noqa: C901 - one list of reasons
     """Return the reason why a value of an unknown kind is refused."""
     cls = type(value)
     if is_data_type(cls) and not trust.trusts(cls):
         return untrusted(cls, trust)
-    return _by_nature(value) or _by_origin(cls) or _by_base(cls) or _no_data(cls)
+    name, library = type_name(cls), cls.__module__.partition(".")[0]
+    base = next((base for base in _PLAIN_BASES if base in cls.__mro__), None)
+    match value:
+        case types.FunctionType() | types.BuiltinFunctionType() | types.MethodType():
+            return Refusal(f"it is the function {value.__qualname__!r}", "store its name and look the function up")
+        case types.ModuleType():
+            return Refusal(f"it is the module {value.__name__!r}", "import it where it is used")
+        case io.IOBase():
+            return Refusal("it is an open file", "store its path and open it where it is used")
+        case BaseException():
+            return Refusal(f"it is an exception, {name!r}", f"store its message, or {_REGISTER}")
+        case types.GeneratorType() | types.AsyncGeneratorType():
+            return Refusal("it is unfinished work", "collect what it yields, and store the result")
+        case _ if inspect.isawaitable(value):
+            return Refusal("it is unfinished work", "await it and store the result")
+        case _ if library in _ARRAY_LIBRARIES:
+            remedy = f"convert it to plain values (tolist(), item()), or {_REGISTER}"
+            return Refusal(f"it is a {name!r} of {library}", remedy)
+        case _ if library == "typing":
+            return Refusal("it is a kind of type expression that can't be stored", "store its name instead")
+        case _ if base is not None:
+            return Refusal(
+                f"it is a {name!r}, and would be read back as a plain {base.__name__}",
+                f"convert it with {base.__name__}(...), or {_REGISTER}",
+            )
+        case _:
+            return Refusal(
+                f"it is a {name!r}, which is not a data type (dataclass, named tuple, enum or pydantic model)",
+                f"make its class a dataclass, or {_REGISTER}",
+            )
 
 
 def unfit(cls: type, why: str) -> Refusal:
-    """Return the refusal of a data type that holds more than its fields."""
-    return Refusal(f"instances of {type_name(cls)!r} can't be stored by their fields: {why}", _REGISTER)
+    """Return the refusal of a data type that holds more than its fields, or that can't be pickled."""
+    return Refusal(f"instances of {type_name(cls)!r} can't be stored: {why}", _REGISTER)
 
 
 def untrusted(cls: type, trust: Trust) -> Refusal:
@@ -194,55 +190,4 @@ def untrusted(cls: type, trust: Trust) -> Refusal:
         f"this workflow does not trust the type {name!r} and could not read it back",
         "use the type in a handler's annotations, register it with perdure.register_type, "
         "or list it in allowed_checkpoint_types",
-    )
-
-
-def not_picklable(cls: type, error: Exception) -> Refusal:
-    """Return the refusal of a value that can't be pickled."""
-    return Refusal(f"it is a {type_name(cls)!r}, and pickling it raised {error!r}", _REGISTER)
-
-
-def _by_nature(value: object) -> Refusal | None:
-    match value:
-        case types.FunctionType() | types.BuiltinFunctionType() | types.MethodType():
-            return Refusal(f"it is the function {value.__qualname__!r}", "store its name and look the function up")
-        case types.ModuleType():
-            return Refusal(f"it is the module {value.__name__!r}", "import it where it is used")
-        case types.CoroutineType() | types.GeneratorType() | types.AsyncGeneratorType() | asyncio.Future():
-            return Refusal("it is unfinished work", "await it, or collect what it yields, and store the result")
-        case io.IOBase():
-            return Refusal("it is an open file", "store its path and open it where it is used")
-        case BaseException():
-            return Refusal(f"it is an exception, {type_name(type(value))!r}", f"store its message, or {_REGISTER}")
-        case _ if inspect.isawaitable(value):
-            return Refusal("it is unfinished work", "await it and store the result")
-        case _:
-            return None
-
-
-def _by_origin(cls: type) -> Refusal | None:
-    library = cls.__module__.partition(".")[0]
-    if library in _ARRAY_LIBRARIES:
-        return Refusal(
-            f"it is a {type_name(cls)!r} of {library}", f"convert it to plain values (tolist(), item()), or {_REGISTER}"
-        )
-    if library == "typing":
-        return Refusal("it is a kind of type expression that can't be stored", "store its name instead")
-    return None
-
-
-def _by_base(cls: type) -> Refusal | None:
-    base = next((base for base in _PLAIN_BASES if base in cls.__mro__), None)
-    if base is None:
-        return None
-    return Refusal(
-        f"it is a {type_name(cls)!r}, and would be read back as a plain {base.__name__}",
-        f"convert it with {base.__name__}(...), or {_REGISTER}",
-    )
-
-
-def _no_data(cls: type) -> Refusal:
-    return Refusal(
-        f"it is a {type_name(cls)!r}, which is not a data type (dataclass, named tuple, enum or pydantic model)",
-        f"make its class a dataclass, or {_REGISTER}",
     )

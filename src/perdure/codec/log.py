@@ -5,17 +5,19 @@ A log of any length has a few nodes at its top. Appending changes only those.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
 
-from perdure.codec.encoded import Encoded
-from perdure.codec.errors import Damage, Fault, explained, index_step
-from perdure.codec.reader import INDEX_HEAD, Node, Origin, Reader, Source, Tag, find_references, parsed, require
+from perdure.codec.encoded import Encoded, references, require
+from perdure.codec.errors import DamagedPartError, Fault, explained, index_step
+from perdure.codec.reader import INDEX_HEAD, Node, Origin, Reader, Source, Tag, parsed
 from perdure.codec.writer import Write, Writer, to_bytes
 from perdure.log import Log, Seals
 from perdure.records import Blob
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Mapping, Sequence
 
     from perdure.codec.encoded import Branch
 
@@ -23,39 +25,20 @@ _CHUNK_LENGTH_MIN = 1024
 _WIDTH = 8
 
 
+@dataclass(slots=True, eq=False)
 class LogNode:
     """A node of a log: a chunk of elements, or eight nodes of the height below."""
 
-    __slots__ = ("_blob", "_children", "_origin", "_shared", "_size", "_within", "count", "hash", "height")
-
-    def __init__(
-        self,
-        hash_: str,
-        *,
-        count: int,
-        height: int,
-        origin: Origin,
-        blob: Blob | None = None,
-        size: int | None = None,
-    ) -> None:
-        self.hash = hash_
-        self.count = count
-        self.height = height
-        self._origin = origin
-        self._blob = blob
-        self._children: tuple[LogNode, ...] | None = None
-        self._within: tuple[Mapping[str, Blob], Mapping[str, Branch]] | None = None
-        self._shared: Sequence[Any] | None = None
-        self._size = size
-
-    @classmethod
-    def chunk(cls, blob: Blob, elements: Sequence[Any], within: Encoded, origin: Origin, *, is_shared: bool) -> LogNode:
-        """Return a chunk that was made here."""
-        self = cls(blob.hash, count=len(elements), height=0, origin=origin, blob=blob)
-        self._children = ()
-        self._within = within.made, within.branches
-        self._shared = elements if is_shared else None
-        return self
+    hash: str
+    count: int
+    height: int
+    _origin: Origin
+    _blob: Blob | None = None
+    _size: int | None = None
+    _children: tuple[LogNode, ...] | None = None
+    needs: tuple[Mapping[str, Blob], Mapping[str, Branch]] | None = None
+    shared: Sequence[Any] | None = None
+    """The elements of a chunk that was made here, if none of them can change."""
 
     @classmethod
     def above(cls, children: tuple[LogNode, ...]) -> LogNode:
@@ -64,39 +47,36 @@ class LogNode:
             INDEX_HEAD + to_bytes(f",{_node_list(children)}}}"), tuple(sorted({child.hash for child in children}))
         )
         first, count = children[0], sum([child.count for child in children])
-        self = cls(blob.hash, count=count, height=first.height + 1, origin=first._origin, blob=blob)
-        self._children = children
-        return self
+        return cls(blob.hash, count, first.height + 1, first._origin, blob, _children=children)
 
     @property
     def size(self) -> int:
         """The size in bytes of the blob and of everything it refers to. A stored parent states it."""
         if self._size is None:
             blobs, branches = self.within()
-            inside = sum([len(blob.data) for blob in blobs.values()]) + sum([each.size for each in branches.values()])
-            self._size = len(self.blob().data) + inside
+            self._size = Encoded(self.blob().data, blobs, branches=branches).size
         return self._size
 
     def blob(self) -> Blob:
         """Return the blob. Raises CheckpointDamagedError if it was read and is damaged."""
         if self._blob is None:
-            with _NamedErrors(self._origin):
+            with _named_errors(self._origin):
                 data = self._origin.source.bytes(self.hash)
-                self._blob = Blob(self.hash, data, find_references(data))
+                self._blob = Blob(self.hash, data, references(data))
         return self._blob
 
     def within(self) -> tuple[Mapping[str, Blob], Mapping[str, Branch]]:
         """Return the blobs and nodes that the blob refers to."""
-        if self._within is None:
+        if self.needs is None:
             children = {child.hash: child for child in self.children()}
-            with _NamedErrors(self._origin):
-                self._within = ({} if children else _stored(self.blob().refs, self._origin.source)), children
-        return self._within
+            with _named_errors(self._origin):
+                self.needs = ({} if children else _stored(self.blob().refs, self._origin.source)), children
+        return self.needs
 
     def children(self) -> tuple[LogNode, ...]:
         """Return the nodes below, in order. A chunk has none."""
         if self._children is None:
-            with _NamedErrors(self._origin):
+            with _named_errors(self._origin):
                 self._children = self._read_children() if self.height else ()
         return self._children
 
@@ -104,55 +84,43 @@ class LogNode:
         tree = require(parsed(self.blob().data), dict, "index")
         heights = [self.height - 1] * len(require(tree.get("chunks"), list, "chunks"))
         children = _read_nodes(tree, heights, self._origin)
-        if sum([child.count for child in children]) != self.count:
-            raise Damage(f"part {self.hash} of a log has the wrong number of elements")
+        self._require_count(sum([child.count for child in children]))
         return children
-
-    def shared(self) -> Sequence[Any] | None:
-        """Return the elements of a chunk if none of them can change."""
-        return self._shared
 
     def fresh(self) -> Sequence[Any]:
         """Decode the elements of a chunk for one log."""
         origin, blob = self._origin, self.blob()
-        assert origin.codec is not None, "a log is read by a codec"
         source = origin.source
-        if self._within is not None:
-            blobs, branches = self._within
+        if self.needs is not None:
+            blobs, branches = self.needs
             source = Source(encoded=Encoded(blob.data, blobs, branches=branches))
         elements = origin.codec.read(blob.data, source, path=origin.path, checkpoint_id=origin.checkpoint_id)
-        with _NamedErrors(origin):
-            if len(require(elements, list, "chunk")) != self.count:
-                raise Damage(f"part {self.hash} of a log has the wrong number of elements")
+        with _named_errors(origin):
+            self._require_count(len(require(elements, list, "chunk")))
         return elements
 
+    def _require_count(self, count: int) -> None:
+        if count != self.count:
+            raise DamagedPartError(f"part {self.hash} of a log has the wrong number of elements")
 
-class _NamedErrors:
-    """Names the value in errors that appear long after it was given out."""
 
-    __slots__ = ("_origin",)
-
-    def __init__(self, origin: Origin) -> None:
-        self._origin = origin
-
-    def __enter__(self) -> None:
-        """Do nothing."""
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, Fault):
-            raise explained(error, path=self._origin.path, checkpoint_id=self._origin.checkpoint_id) from error
+@contextmanager
+def _named_errors(origin: Origin) -> Generator[None]:
+    """Name the value in errors that appear long after it was given out."""
+    try:
+        yield
+    except Fault as fault:
+        raise explained(fault, path=origin.path, checkpoint_id=origin.checkpoint_id) from fault
 
 
 def _write_log(writer: Writer, log: Log[Any]) -> str:
-    writer.immutable = False
-    if writer.sorts_mappings:
-        # Sealed chunks have the keys of mappings in their original order, so they can't be reused here.
-        return _unsealed_text(writer, log)
     before = log.__seals__()
-    is_covered = not before.sealed or writer.codec.covers(before.by)
+    # Sealed chunks have the keys of mappings in their original order.
+    is_covered = not before.sealed or (not writer.sorts_mappings and writer.codec.covers(before.by))
     nodes, tail = (list(before.sealed), before.tail) if is_covered else ([], list(log))
     writer.enter(log)
-    sealer = _Sealer(writer, nodes, tail)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  ours alone seals
+    sealer = _Sealer(writer, cast("list[LogNode]", nodes))
+    sealer.write(tail)
     writer.leave(log)
     writer.immutable = False
     if sealer.sealed:
@@ -161,56 +129,54 @@ def _write_log(writer: Writer, log: Log[Any]) -> str:
     return sealer.text()
 
 
+@dataclass(slots=True)
 class _Sealer:
     """Seals appended elements as soon as they fill chunks. The rest stays in the tail."""
 
-    def __init__(self, writer: Writer, nodes: list[LogNode], tail: list[Any]) -> None:
-        self._writer = writer
-        self._nodes = nodes
-        self._origin = Origin(writer.codec, Source(), "a log", None)
-        self.own: dict[Any, Sequence[Any]] = {}
-        self.sealed = 0
-        """The number of elements of the tail that are sealed."""
-        self._texts: list[str] = []
-        count = sum([node.count for node in nodes])
-        length = 0
-        self._begin()
+    writer: Writer
+    nodes: list[LogNode]
+    own: dict[Any, Sequence[Any]] = field(default_factory=dict[Any, "Sequence[Any]"])
+    sealed: int = 0
+    """The number of elements of the tail that are sealed."""
+    texts: list[str] = field(default_factory=list[str])
+
+    def write(self, tail: list[Any]) -> None:
+        """Write the elements of the tail, and seal full chunks."""
+        writer = self.writer
+        origin = Origin(writer.codec, Source(), "a log", None)
+        count = sum([node.count for node in self.nodes])
+        refs, blobs, length, writer.immutable = len(writer.refs), len(writer.blobs), 0, True
         for index, element in enumerate(tail):
             text = writer.child(element, index_step, count + index)
-            self._texts.append(text)
+            self.texts.append(text)
             length += len(text) + 1
-            if length >= _CHUNK_LENGTH_MIN:
-                self._seal(tail[self.sealed : index + 1])
-                self._begin()
-                length = 0
+            if length >= _CHUNK_LENGTH_MIN and not writer.sorts_mappings:
+                self._seal(tail[self.sealed : index + 1], origin, refs, blobs)
+                refs, blobs, length, writer.immutable = len(writer.refs), len(writer.blobs), 0, True
 
-    def _begin(self) -> None:
-        writer = self._writer
-        writer.immutable = True
-        self._refs, self._blobs = len(writer.refs), len(writer.blobs)
-
-    def _seal(self, elements: list[Any]) -> None:
-        writer = self._writer
-        refs = writer.refs[self._refs :]
-        del writer.refs[self._refs :]
-        blob = Blob.of(to_bytes(f"[{','.join(self._texts)}]"), tuple(sorted(set(refs))))
-        within = _take_needs(writer, blob, self._blobs)
-        node = LogNode.chunk(blob, elements, within, self._origin, is_shared=writer.immutable)
-        if not writer.immutable:
+    def _seal(self, elements: list[Any], origin: Origin, first_ref: int, first_blob: int) -> None:
+        writer = self.writer
+        blob = Blob.of(to_bytes(f"[{','.join(self.texts)}]"), tuple(sorted(set(writer.refs[first_ref:]))))
+        del writer.refs[first_ref:]
+        needs = _take_needs(writer, blob, first_blob)
+        node = LogNode(blob.hash, len(elements), 0, origin, blob, _children=(), needs=needs)
+        if writer.immutable:
+            node.shared = elements
+        else:
             self.own[node] = elements
-        _grow(self._nodes, node)
+        _grow(self.nodes, node)
         self.sealed += len(elements)
-        self._texts.clear()
+        self.texts.clear()
 
     def text(self) -> str:
         """Return the text of the log."""
-        tail = f'"tail":[{",".join(self._texts)}]}}'
-        nodes = self._nodes
+        tail = f'"tail":[{",".join(self.texts)}]}}'
+        nodes = self.nodes
         if not nodes:
             return '{"~":"log",' + tail
         for node in nodes:
-            self._writer.refs.append(node.hash)
-            self._writer.branches[node.hash] = node
+            self.writer.refs.append(node.hash)
+            self.writer.branches[node.hash] = node
         heights = _numbers(node.height for node in nodes)
         return f'{{"~":"log",{_node_list(nodes)},"heights":[{heights}],{tail}'
 
@@ -218,12 +184,10 @@ class _Sealer:
 def _grow(nodes: list[LogNode], node: LogNode) -> None:
     nodes.append(node)
     while len(nodes) >= _WIDTH and nodes[-_WIDTH].height == nodes[-1].height:
-        children = tuple(nodes[-_WIDTH:])
-        del nodes[-_WIDTH:]
-        nodes.append(LogNode.above(children))
+        nodes[-_WIDTH:] = [LogNode.above(tuple(nodes[-_WIDTH:]))]
 
 
-def _take_needs(writer: Writer, blob: Blob, mark: int) -> Encoded:
+def _take_needs(writer: Writer, blob: Blob, mark: int) -> tuple[Mapping[str, Blob], Mapping[str, Branch]]:
     """Return what a chunk needs, and remove from the writer the blobs that only this chunk needs."""
     made: dict[str, Blob] = {}
     branches: dict[str, Branch] = {}
@@ -237,23 +201,13 @@ def _take_needs(writer: Writer, blob: Blob, mark: int) -> Encoded:
             waiting.extend(made[address].refs)
     while len(writer.blobs) > mark:
         writer.blobs.popitem()
-    return Encoded(blob.data, made, blob.refs, branches=branches)
-
-
-def _unsealed_text(writer: Writer, log: Log[Any]) -> str:
-    texts: list[str] = []
-    writer.enter(log)
-    for element in log:
-        texts.append(writer.child(element, index_step, len(texts)))
-    writer.leave(log)
-    return f'{{"~":"log","tail":[{",".join(texts)}]}}'
+    return made, branches
 
 
 def _read_log(reader: Reader, node: Node) -> Log[Any]:
     tail = require(node.get("tail"), list, "tail")
     nodes = _read_nodes(node, require(node.get("heights", []), list, "heights"), reader.origin)
-    codec = reader.origin.codec
-    return Log[Any].__sealed__(Seals(nodes, None if codec is None else codec.token, tail))
+    return Log[Any].__sealed__(Seals(nodes, reader.origin.codec.token, tail))
 
 
 def _read_nodes(tree: Node, heights: Sequence[Any], origin: Origin) -> tuple[LogNode, ...]:
@@ -262,7 +216,7 @@ def _read_nodes(tree: Node, heights: Sequence[Any], origin: Origin) -> tuple[Log
     counts = require(tree.get("counts", []), list, "counts")
     sizes = require(tree.get("sizes", [None] * len(hashes)), list, "sizes")
     if not len(hashes) == len(counts) == len(heights) == len(sizes):
-        raise Damage("a log does not say how many elements its chunks have")
+        raise DamagedPartError("a log does not say how many elements its chunks have")
     return tuple(_read_node(*each, origin) for each in zip(hashes, counts, heights, sizes, strict=True))
 
 
@@ -271,11 +225,11 @@ def _read_node(address: Any, count: Any, height: Any, size: Any, origin: Origin)
     if isinstance(known, LogNode) and known.count == count:
         return known
     if require(count, int, "counts") < 1 or require(height, int, "heights") < 0:
-        raise Damage("a chunk of a log has no elements")
+        raise DamagedPartError("a chunk of a log has no elements")
     if size is not None and require(size, int, "sizes") < 1:
-        raise Damage("a chunk of a log has no bytes")
-    node = LogNode(address, count=count, height=height, origin=origin, size=size)
-    origin.source.keep(node)
+        raise DamagedPartError("a chunk of a log has no bytes")
+    node = LogNode(address, count, height, origin, _size=size)
+    origin.source.branches[address] = node
     return node
 
 
@@ -287,7 +241,7 @@ def _stored(refs: Iterable[str], source: Source) -> dict[str, Blob]:
         address = waiting.pop()
         if address not in found:
             data = source.bytes(address)
-            found[address] = Blob(address, data, find_references(data))
+            found[address] = Blob(address, data, references(data))
             waiting.extend(found[address].refs)
     return found
 

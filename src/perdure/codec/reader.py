@@ -6,19 +6,20 @@ The tree is walked from the leaves up without recursion, so that every value tha
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
-from perdure.codec.errors import Damage, Fault, Untrusted, spelled
-from perdure.codec.memo import Chunk, Leaf, Memo, Uncopyable, copied, type_of
-from perdure.records import Blob, digest
+from perdure.codec.encoded import reference, require, verified
+from perdure.codec.errors import DamagedPartError, Fault, Untrusted, spelled
+from perdure.codec.memo import Chunk, Leaf, Uncopyable, copied, type_of
+from perdure.records import Blob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from perdure.codec.codec import Codec
     from perdure.codec.encoded import Branch, Encoded
-    from perdure.codec.trust import Trust
 
 Node: TypeAlias = "dict[str, Any]"
 """A JSON object with a tag. Its content is decoded before it is read itself."""
@@ -56,31 +57,18 @@ _decoder = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def parsed(text: bytes) -> Any:
-    """Parse a JSON text."""
+    """Parse a JSON text. Raises DamagedPartError."""
     try:
         return _decoder.decode(text.decode("utf-8", "surrogatepass"))
     except ValueError as error:
-        raise Damage(f"not JSON: {error}") from error
-
-
-class Decodes(Protocol):
-    """The codec as a reader sees it, to read the elements of logs later."""
-
-    @property
-    def token(self) -> object:
-        """Identifies the codec's trust."""
-        ...
-
-    def read(self, text: bytes, source: Source, *, path: str, checkpoint_id: str | None = None) -> Any:
-        """Decode a text."""
-        ...
+        raise DamagedPartError(f"not JSON: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
     """The origin of a value, for error messages and for parts that are read later."""
 
-    codec: Decodes | None
+    codec: Codec
     source: Source
     path: str
     checkpoint_id: str | None
@@ -89,16 +77,12 @@ class Origin:
 class Reader:
     """Reads one value with the trust of a program."""
 
-    __slots__ = ("_memo", "_source", "_tags", "_unread", "origin", "trust")
-
-    def __init__(self, tags: Mapping[str, Tag], origin: Origin, trust: Trust, memo: Memo) -> None:
-        self._tags = tags
-        self._memo = memo
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+        self._codec = origin.codec
         self._source = origin.source
         self._unread: dict[int, _Gathered] = {}
         """By the id of a list: the ranges that were decoded before."""
-        self.origin = origin
-        self.trust = trust
 
     def text(self, text: bytes) -> Any:
         """Decode a JSON text."""
@@ -109,17 +93,12 @@ class Reader:
     def raw(self, address: object) -> bytes:
         """Return the bytes of a raw blob."""
         name: str = require(address, str, "part")
-        data = self._source.bytes(name)
-        leaf = self._memo.leaf_at(name, is_raw=True)
-        if leaf is None:
-            blob = Blob(name, data, (), "raw")
-            leaf = self._memo.add_leaf(Leaf(data, f'{{"~":"bytes","part":"{name}"}}', blob))
-        self._source.leaves[name] = leaf
+        leaf = self._leaf(name, self._source.bytes(name), is_raw=True)
         return cast("bytes", leaf.value)
 
     def trusted(self, name: object) -> type:
         """Return the class of a stored name. Raises Untrusted."""
-        cls = self.trust.lookup(require(name, str, "type"))
+        cls = self._codec.trust.lookup(require(name, str, "type"))
         if cls is None:
             raise Untrusted(str(name))
         return cls
@@ -151,7 +130,7 @@ class Reader:
                     if self._unread:
                         self._remember(done)
         except Fault as fault:
-            fault.rise(spelled(holders[1:], places[1:]))
+            fault.steps.append(spelled(holders[1:], places[1:]))
             raise
         return root[0]
 
@@ -159,7 +138,7 @@ class Reader:
         """Resolve references: return the content of a blob, or gather the elements of chunks."""
         while _is_tagged(tree, "part"):
             if len(tree) != 2:  # noqa: PLR2004  the tag and the hash
-                raise Damage("a reference to a part has other members")
+                raise DamagedPartError("a reference to a part has other members")
             tree = self._blob(require(tree.get("part"), str, "part"))
         if not _is_tagged(tree) or "chunks" not in tree or self._keeps_chunks(tree["~"]):
             return tree
@@ -168,25 +147,35 @@ class Reader:
         if node == {"~": "object"}:
             return _merged(parsed(self._source.bytes(address)) for address in self._addresses(chunks))
         if "items" in node:
-            raise Damage("a sequence has both items and chunks")
+            raise DamagedPartError("a sequence has both items and chunks")
         node["items"] = self._gathered(self._addresses(chunks))
         return node
 
+    def _tag(self, name: object) -> Tag | None:
+        return self._codec.tags.get(name) if isinstance(name, str) else None
+
     def _keeps_chunks(self, name: object) -> bool:
-        tag = self._tags.get(name) if isinstance(name, str) else None
+        tag = self._tag(name)
         return tag is not None and tag.keeps_chunks
 
     def _blob(self, address: str) -> Any:
         """Return the tree of a blob, or the value of a leaf."""
         data = self._source.bytes(address)
-        leaf = self._memo.leaf_at(address, is_raw=False)
-        if leaf is None:
-            tree = parsed(data)
-            if type(tree) is not str:
-                return tree
-            leaf = self._memo.add_leaf(Leaf(tree, f'{{"~":"part","part":"{address}"}}', Blob(address, data)))
+        leaf = self._codec.memo.leaf_at(address, is_raw=False)
+        if leaf is not None or data.startswith(b'"'):
+            return self._leaf(address, data, is_raw=False).value
+        return parsed(data)
+
+    def _leaf(self, address: str, data: bytes, *, is_raw: bool) -> Leaf:
+        """Return a long string or bytes, decoded once."""
+        memo = self._codec.memo
+        leaf = memo.leaf_at(address, is_raw=is_raw)
+        if leaf is None and is_raw:
+            leaf = memo.add_leaf(Leaf(data, f'{{"~":"bytes","part":"{address}"}}', Blob(address, data, (), "raw")))
+        elif leaf is None:
+            leaf = memo.add_leaf(Leaf(parsed(data), reference(address), Blob(address, data)))
         self._source.leaves[address] = leaf
-        return leaf.value
+        return leaf
 
     def _addresses(self, chunks: list[Any]) -> Iterator[str]:
         """Yield the hashes of all chunks, following index blobs."""
@@ -194,9 +183,9 @@ class Reader:
         while waiting:
             for address in waiting[-1]:
                 # The first bytes tell an index, so known chunks need not be parsed.
-                if self._source.begins(require(address, str, "part"), INDEX_HEAD):
-                    index = parsed(self._source.bytes(address))
-                    waiting.append(iter(require(index.get("chunks"), list, "chunks")))
+                data = self._source.bytes(require(address, str, "part"))
+                if data.startswith(INDEX_HEAD):
+                    waiting.append(iter(require(parsed(data).get("chunks"), list, "chunks")))
                     break
                 yield address
             else:
@@ -205,69 +194,66 @@ class Reader:
     def _gathered(self, addresses: Iterable[str]) -> list[Any]:
         """Gather the elements of chunks: decoded ones as they are, the others as JSON trees."""
         elements: list[Any] = []
-        gathered = _Gathered([], [])
-        for address in addresses:
+        unknown: _Gathered = []
+        chunks = list(addresses)
+        for address in chunks:
             known, first = self._known(address), len(elements)
             elements.extend(require(parsed(self._source.bytes(address)), list, "chunk") if known is None else known)
-            (gathered.known if known is not None else gathered.unknown).append((address, first, len(elements)))
-        if len(gathered.known) + len(gathered.unknown) <= _REMEMBERED_MAX or gathered.known:
-            self._unread[id(elements)] = gathered
+            if known is None:
+                unknown.append((address, first, len(elements)))
+        if len(chunks) <= _REMEMBERED_MAX or len(unknown) < len(chunks):
+            self._unread[id(elements)] = unknown
         return elements
 
     def _known(self, address: str) -> Sequence[Any] | None:
+        """Return the elements of a chunk that was decoded or written before, copied if they could change."""
         chunk = self._source.chunks.get(address)
         # Blobs made here are complete. Of a chunk that was read, everything it refers to is verified once.
         if chunk is None and self._source.has_made(address):
-            chunk = self._memo.chunk(address)
+            chunk = self._codec.memo.chunk(address)
         if chunk is None:
             return None
         try:
-            return chunk.given()
+            return chunk.elements if chunk.is_shared else copied(chunk.elements)
         except RecursionError:
             return None
 
     def _inside(self, tree: Any) -> Iterator[tuple[Any, Any]]:
         if type_of(tree) is dict:
             return iter(tree.items())
-        gathered = self._unread.get(id(tree))
-        if gathered is None:
+        unknown = self._unread.get(id(tree))
+        if unknown is None:
             return enumerate(cast("list[Any]", tree))
-        unread = [zip(range(first, last), tree[first:last], strict=True) for _, first, last in gathered.unknown]
-        return chain.from_iterable(unread)
+        return chain.from_iterable(
+            [zip(range(first, last), tree[first:last], strict=True) for _, first, last in unknown]
+        )
 
     def _remember(self, done: Any) -> None:
         """Remember the decoded elements of chunks, so that the next reader gets copies."""
-        gathered = self._unread.pop(id(done), None)
-        if gathered is None:
-            return
-        for address, first, last in gathered.unknown:
+        for address, first, last in self._unread.pop(id(done), ()):
             try:
                 elements = copied(done[first:last])
             except (Uncopyable, RecursionError):
                 return
-            self._source.chunks[address] = self._memo.add_chunk(address, Chunk(elements, is_shared=False))
+            self._source.chunks[address] = self._codec.memo.add_chunk(address, Chunk(elements))
 
     def _tagged(self, node: Node) -> Any:
         name = node["~"]
-        tag = self._tags.get(name) if isinstance(name, str) else None
+        tag = self._tag(name)
         if tag is None:
-            raise Damage(f"the tag {name!r} is unknown; a newer release may have written it")
+            raise DamagedPartError(f"the tag {name!r} is unknown; a newer release may have written it")
         if not node.keys() <= tag.keys:
-            raise Damage(f"a value tagged {name!r} has no {min(node.keys() - tag.keys)!r}")
+            raise DamagedPartError(f"a value tagged {name!r} has no {min(node.keys() - tag.keys)!r}")
         try:
             return tag.read(self, node)
         except (Fault, RecursionError):
             raise
         except Exception as error:
-            raise Damage(f"a malformed {name!r}: {error!r}") from error
+            raise DamagedPartError(f"a malformed {name!r}: {error!r}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Gathered:
-    """The chunks that form a list: their hashes, and where they start and end."""
-
-    known: list[tuple[str, int, int]]
-    unknown: list[tuple[str, int, int]]
+_Gathered: TypeAlias = "list[tuple[str, int, int]]"
+"""The chunks of a list that must be decoded: their hashes, and where they start and end."""
 
 
 def _is_tagged(tree: Any, tag: str | None = None) -> bool:
@@ -282,83 +268,40 @@ def _merged(chunks: Iterable[Any]) -> dict[str, Any]:
         merged.update(require(chunk, dict, "chunk"))
         count += len(chunk)
     if len(merged) != count or "~" in merged:
-        raise Damage("a key is duplicated or invalid")
+        raise DamagedPartError("a key is duplicated or invalid")
     return merged
 
 
-def require(found: Any, expected: type, what: str) -> Any:
-    """Return `found` if it has the expected type. Raises Damage."""
-    if type(found) is not expected:
-        raise Damage(f"{what!r} is a {type(found).__name__}, not a {expected.__name__}")
-    return found
-
-
-def items(node: Node) -> list[Any]:
-    """Return the elements of a sequence."""
-    return require(node.get("items"), list, "items")
-
-
-def find_references(text: bytes) -> tuple[str, ...]:
-    """Return the hashes of the blobs that a JSON text refers to directly."""
-    if b'"~"' not in text:
-        return ()
-    found: set[str] = set()
-    trees: list[Any] = [parsed(text)]
-    while trees:
-        tree = trees.pop()
-        if type(tree) is list:
-            trees.extend(cast("list[Any]", tree))
-        elif type(tree) is dict:
-            node = cast("Node", tree)
-            trees.extend(node.values())
-            if "~" in node:
-                found.update(require(node.get("chunks", []), list, "chunks"))
-                found.update([node["part"]] if "part" in node else ())
-    return tuple(sorted(found))
-
-
+@dataclass(slots=True)
 class Source:
     """Provides the bytes of blobs. Blobs that were read are verified on first use."""
 
-    __slots__ = ("_branches", "_encoded", "_stored", "_verified", "chunks", "leaves")
-
-    def __init__(self, stored: Mapping[str, bytes] | None = None, encoded: Encoded | None = None) -> None:
-        self._stored = stored
-        self._encoded = encoded
-        self._verified: set[str] = set()
-        self._branches: dict[str, Branch] = {}
-        self.leaves: dict[str, Leaf] = {}
-        """Long strings and bytes that were read. The memo keeps them as long as this object exists."""
-        self.chunks: dict[str, Chunk] = {}
-        """Chunks that were decoded."""
+    stored: Mapping[str, bytes] | None = None
+    encoded: Encoded | None = None
+    leaves: dict[str, Leaf] = field(default_factory=dict[str, Leaf])
+    """Long strings and bytes that were read. The memo keeps them as long as this object exists."""
+    chunks: dict[str, Chunk] = field(default_factory=dict[str, Chunk])
+    """Chunks that were decoded."""
+    branches: dict[str, Branch] = field(default_factory=dict[str, "Branch"])
+    """Log nodes that were read, so that the same object is used again."""
+    _verified: set[str] = field(default_factory=set[str])
 
     def bytes(self, address: str) -> bytes:
-        """Return the bytes of a blob. Raises Damage."""
-        made = None if self._encoded is None else self._encoded.made.get(address)
+        """Return the bytes of a blob. Raises DamagedPartError."""
+        made = None if self.encoded is None else self.encoded.made.get(address)
         if made is not None:
             return made.data
-        data = None if self._stored is None else self._stored.get(address)
-        if data is None:
-            raise Damage(f"part {address} is missing")
+        stored = self.stored or {}
         if address not in self._verified:
-            if digest(data) != address:
-                raise Damage(f"part {address} has other bytes than were written")
+            verified(stored, address)
             self._verified.add(address)
-        return data
+        return stored[address]
 
     def has_made(self, address: str) -> bool:
         """Return True if a blob was made here, with everything it refers to."""
-        return self._encoded is not None and address in self._encoded.made
-
-    def begins(self, address: str, head: bytes) -> bool:
-        """Return True if a blob starts with `head`. Raises Damage."""
-        return self.bytes(address).startswith(head)
+        return self.encoded is not None and address in self.encoded.made
 
     def branch(self, address: str) -> Branch | None:
         """Return a log node that was read before."""
-        made = None if self._encoded is None else self._encoded.branches.get(address)
-        return self._branches.get(address) if made is None else made
-
-    def keep(self, branch: Branch) -> None:
-        """Remember a log node, so that the same object is used again."""
-        self._branches[branch.hash] = branch
+        made = None if self.encoded is None else self.encoded.branches.get(address)
+        return made or self.branches.get(address)

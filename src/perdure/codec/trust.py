@@ -256,19 +256,17 @@ def stored_name(cls: type) -> str:
     return type_name(cls) if entry is None else entry.name
 
 
+@dataclass(slots=True, eq=False)
 class Trust:
-    """The types that a program trusts, by name. Immutable.
+    """The types that a program trusts, by name: declared ones, those in modules, and allowed names.
 
     Declared types are followed through their fields on first use, so a class may mention one that is defined later.
     """
 
-    __slots__ = ("_allowed", "_found", "_modules", "_roots")
-
-    def __init__(self, roots: tuple[object, ...], modules: frozenset[str], allowed: frozenset[str]) -> None:
-        self._roots = roots
-        self._modules = modules
-        self._allowed = allowed
-        self._found: Mapping[str, type] | None = None
+    _roots: tuple[object, ...]
+    _modules: frozenset[str] = frozenset()
+    _allowed: frozenset[str] = frozenset()
+    _found: Mapping[str, type] | None = None
 
     @classmethod
     def of(cls, types: Iterable[object] = (), *, allowed: Iterable[str | type] = ()) -> Trust:
@@ -280,7 +278,7 @@ class Trust:
                 names.add(_require_name(entry))
             else:
                 roots.append(entry)
-        return cls(tuple(roots), frozenset(), frozenset(names))
+        return cls(tuple(roots), _allowed=frozenset(names))
 
     def including(self, *others: Trust) -> Trust:
         """Return this trust combined with others. If two classes share a name, the first one wins."""

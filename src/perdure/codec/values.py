@@ -1,26 +1,25 @@
-"""User values between activations: encoded in a checkpointed run, live objects otherwise; and limits on their size."""
+"""User values between activations: encoded in a checkpointed run, live objects otherwise."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from typing_extensions import override
-
-from perdure.codec.codec import Codec
-from perdure.codec.memo import ATOMS, copied, is_immutable, spare
+from perdure.codec.memo import ATOMS
 from perdure.codec.reader import Source
-from perdure.errors import EncodeError, ValueTooLargeError
+from perdure.errors import EncodeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from perdure.codec.codec import Codec
     from perdure.codec.encoded import Encoded
     from perdure.codec.trust import Trust
     from perdure.records import Blob
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Kept:
     """A stored value: the live object, its encoded form, or both.
 
@@ -28,29 +27,14 @@ class Kept:
     checkpoint that an encoded value was read from, for errors.
     """
 
-    __slots__ = ("_source", "checkpoint_id", "encoded", "has_live", "live", "path", "refusal", "spare", "stored")
-
-    def __init__(
-        self,
-        *,
-        path: str,
-        live: object = None,
-        has_live: bool = False,
-        encoded: Encoded | None = None,
-        stored: Mapping[str, bytes] | None = None,
-        checkpoint_id: str = "",
-        refusal: EncodeError | None = None,
-    ) -> None:
-        self.path = path
-        self.live = live
-        self.has_live = has_live
-        self.encoded = encoded
-        self.stored = stored
-        self.checkpoint_id = checkpoint_id
-        self.refusal = refusal
-        self.spare: object = None
-        """A private copy, from which copies are given out."""
-        self._source: Source | None = None
+    path: str
+    live: object = None
+    has_live: bool = False
+    encoded: Encoded | None = None
+    stored: Mapping[str, bytes] | None = None
+    checkpoint_id: str = ""
+    refusal: EncodeError | None = None
+    _source: Source | None = None
 
     @property
     def is_lost(self) -> bool:
@@ -74,6 +58,23 @@ class Kept:
             self._source = Source(self.stored, self.encoded)
         return self._source
 
+    def blob_data(self) -> Mapping[str, bytes]:
+        """Return the bytes of the value's blobs: those it was read with, or those it was encoded with."""
+        if self.stored is not None:
+            return self.stored
+        return {blob.hash: blob.data for blob in self.require_encoded().blobs}
+
+    def inside(self, encoded: Encoded, path: str) -> Kept:
+        """Return a value inside of this one, with the same blobs."""
+        return Kept(path=path, encoded=encoded, stored=self.blob_data(), checkpoint_id=self.checkpoint_id)
+
+    def with_blobs(self) -> Kept:
+        """Return the value with its blobs, if it was read: a checkpoint that carries it must store them."""
+        encoded = self.require_encoded()
+        if self.stored is None or not encoded.refs:
+            return self
+        return Kept(path=self.path, encoded=encoded.with_stored(self.stored), checkpoint_id=self.checkpoint_id)
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -83,59 +84,20 @@ class Held:
     spent: Mapping[str, float]
 
 
-class Values(Protocol):
-    """The two ways of keeping values."""
-
-    held: dict[str, dict[str, Held]]
-    memos: dict[str, dict[str, object]]
-    """By activation and place: results of steps that could not be recorded, until the activation ends."""
-
-    def fix(self, value: object, path: str) -> Kept:
-        """Keep a value as it is now."""
-        ...
-
-    def canonical(self, value: object, path: str) -> Encoded | None:
-        """Return equal bytes for equal values; None if nothing is encoded. Raises EncodeError."""
-        ...
-
-    def refuse(self, refusal: EncodeError) -> Kept:
-        """Keep the reason why there is no value, or raise it."""
-        ...
-
-    def give(self, kept: object) -> Any:
-        """Return a value for an activation: a copy if it could be changed."""
-        ...
-
-    def give_state(self, kept: object) -> Any:
-        """Return a value of the state: always a copy if it could be changed."""
-        ...
-
-    def trusting(self, *types: object) -> Values:
-        """Return an object that trusts further types."""
-        ...
-
-    def trust_more(self, trust: Trust) -> None:
-        """Trust the types of another workflow from now on."""
-        ...
-
-    def warnings(self) -> Sequence[str]:
-        """Return the warnings about values since the last call."""
-        ...
-
-
+@dataclass(slots=True, eq=False)
 class LiveValues:
     """Keeps the objects themselves, for runs without storage."""
 
-    def __init__(self) -> None:
-        self.held: dict[str, dict[str, Held]] = {}
-        self.memos: dict[str, dict[str, object]] = {}
+    held: dict[str, dict[str, Held]] = field(default_factory=dict[str, dict[str, Held]])
+    """By activation and place: results of steps that could not be recorded, until the activation ends."""
+    memos: dict[str, dict[str, object]] = field(default_factory=dict[str, dict[str, object]])
 
     def fix(self, value: object, path: str) -> Kept:
         """Keep the object."""
         return Kept(path=path, live=value, has_live=True)
 
     def canonical(self, value: object, path: str) -> Encoded | None:
-        """Return None."""
+        """Return None: nothing is encoded here."""
         del value, path
 
     def refuse(self, refusal: EncodeError) -> Kept:
@@ -147,10 +109,8 @@ class LiveValues:
         return as_kept(kept).live
 
     def give_state(self, kept: object) -> Any:
-        """Return a copy if the object could be changed and can be copied."""
+        """Return a copy, or the object itself if it can't be copied."""
         live = as_kept(kept).live
-        if is_immutable(live):
-            return live
         try:
             return copy.deepcopy(live)
         except Exception:  # noqa: BLE001 - sockets, locks and the like can't be copied, and nothing is stored here
@@ -169,50 +129,51 @@ class LiveValues:
         return ()
 
 
+@dataclass(slots=True, eq=False)
 class CodedValues:
     """Encodes values when they are kept, and gives each activation its own copy.
 
-    If lenient, it keeps a value that can't be encoded, and the next checkpoint fails instead. `scale` may refuse a
-    value with an EncodeError.
+    If lenient, it keeps a value that can't be encoded, and the next checkpoint fails instead.
     """
 
-    def __init__(self, codec: Codec, *, is_lenient: bool = False, scale: Scale | None = None) -> None:
-        self._codec = codec
-        self._is_lenient = is_lenient
-        self._scale = scale
-        self.held: dict[str, dict[str, Held]] = {}
-        self.memos: dict[str, dict[str, object]] = {}
+    codec: Codec
+    is_lenient: bool = False
+    held: dict[str, dict[str, Held]] = field(default_factory=dict[str, dict[str, Held]])
+    """By activation and place: results of steps that could not be recorded, until the activation ends."""
+    memos: dict[str, dict[str, object]] = field(default_factory=dict[str, dict[str, object]])
+    _noted: set[str] = field(default_factory=set[str])
+    _warnings: list[str] = field(default_factory=list[str])
 
     def of_run(self) -> CodedValues:
         """Return an object for one run, with warnings of its own."""
-        scale = None if self._scale is None else Scale(self._scale.limits)
-        values = CodedValues(self._codec, is_lenient=self._is_lenient, scale=scale)
-        values.held = self.held
-        return values
+        return CodedValues(self.codec, self.is_lenient, self.held)
 
     def fix(self, value: object, path: str) -> Kept:
         """Encode a value. Raises EncodeError if it could not be read back or is too large."""
         try:
-            encoded = self._codec.encode(value, path=path)
-            if self._scale is not None:
-                self._scale.weigh(encoded, path)
+            encoded = self.codec.encode(value, path=path)
         except EncodeError as refusal:
-            if not self._is_lenient:
+            if not self.is_lenient:
                 raise
             return Kept(path=path, live=value, has_live=True, refusal=refusal)
+        soft = self.codec.size_limits.soft
+        if soft is not None and encoded.size > soft and path not in self._noted:
+            self._noted.add(path)
+            self._warnings.append(
+                f"{path} takes {encoded.size:,} bytes, more than {soft:,}: keep it in a file or an object store and "
+                "store the reference, or give the storage a higher limit: size_limits=SizeLimits(soft=...)"
+            )
         if encoded.immutable:
             return Kept(path=path, live=value, has_live=True, encoded=encoded)
-        kept = Kept(path=path, encoded=encoded)
-        kept.spare = spare(value)
-        return kept
+        return Kept(path=path, encoded=encoded)
 
     def canonical(self, value: object, path: str) -> Encoded | None:
-        """Encode a value with the keys of its mappings sorted."""
-        return self._codec.encode(value, path=path, sorts_mappings=True)
+        """Encode a value with the keys of its mappings sorted: equal values have equal bytes. Raises EncodeError."""
+        return self.codec.encode(value, path=path, sorts_mappings=True)
 
     def refuse(self, refusal: EncodeError) -> Kept:
         """Raise the refusal. If lenient, let the next checkpoint fail instead."""
-        if not self._is_lenient:
+        if not self.is_lenient:
             raise refusal
         return Kept(path=refusal.path, refusal=refusal)
 
@@ -221,29 +182,31 @@ class CodedValues:
         found = as_kept(kept)
         if found.has_live:
             return found.live
-        if found.spare is not None:
-            # Decoding a message takes ten times as long.
-            return copied((found.spare,))[0]
-        value = decode(self._codec, found)
+        value = decode(self.codec, found)
         if type(value) in ATOMS:
             found.live, found.has_live = value, True
         return value
 
-    def give_state(self, kept: object) -> Any:
-        """Return the object if it can't change, else a decoded copy."""
-        return self.give(kept)
+    give_state = give
 
     def trusting(self, *types: object) -> Values:
         """Return an object that trusts these types and the types of their fields."""
-        return CodedValues(self._codec.trusting(types), is_lenient=self._is_lenient, scale=self._scale)
+        codec = self.codec.trusting(types)
+        return CodedValues(codec, self.is_lenient, _noted=self._noted, _warnings=self._warnings)
 
     def trust_more(self, trust: Trust) -> None:
         """Extend the codec's trust, for everybody who uses the codec."""
-        self._codec.trust_more(trust)
+        self.codec.trust_more(trust)
 
     def warnings(self) -> Sequence[str]:
-        """Return warnings about large values, one per place."""
-        return () if self._scale is None else self._scale.warnings()
+        """Return the warnings about large values since the last call, one per place."""
+        warnings = self._warnings.copy()
+        self._warnings.clear()
+        return warnings
+
+
+Values: TypeAlias = LiveValues | CodedValues
+"""The two ways of keeping values."""
 
 
 def decode(codec: Codec, kept: Kept) -> Any:
@@ -256,81 +219,3 @@ def as_kept(value: object) -> Kept:
     """Cast a value of the kernel, which treats kept values as opaque objects."""
     assert isinstance(value, Kept), f"{value!r} was never kept"
     return value
-
-
-_MIB = 1024 * 1024
-
-BLOB_SIZE_MAX = 400 * _MIB
-"""The limit of every blob: SQLite and PostgreSQL end at 1 GB, and a driver may send two hex digits per byte."""
-
-
-@dataclass(frozen=True, slots=True)
-class SizeLimits:
-    """Limits in bytes for a single value: an entry of the state, a message, an output, the state of an executor.
-
-    Above `soft` the run emits a `warning` event that names the value. Above `hard`, saving raises ValueTooLargeError
-    and the run stays at its last checkpoint. None means no limit.
-    """
-
-    soft: int | None = 8 * _MIB
-    hard: int | None = 256 * _MIB
-
-    def __post_init__(self) -> None:
-        for name, limit in (("soft", self.soft), ("hard", self.hard)):
-            if limit is not None and limit < 1:
-                raise ValueError(f"SizeLimits({name}={limit}) would refuse everything; give 1 or more, or None")
-
-
-DEFAULT_SIZE_LIMITS = SizeLimits()
-NO_SIZE_LIMITS = SizeLimits(soft=None, hard=None)
-
-
-class Scale:
-    """Checks the sizes of one run's values, and warns once per place."""
-
-    def __init__(self, limits: SizeLimits) -> None:
-        self.limits = limits
-        self._lowest = min(limit for limit in (limits.soft, limits.hard, BLOB_SIZE_MAX) if limit is not None)
-        """Smaller values need no further check."""
-        self._noted: set[str] = set()
-        self._pending_warnings: list[str] = []
-
-    def weigh(self, encoded: Encoded, path: str) -> None:
-        """Check the size of a value. Raises ValueTooLargeError above the hard limit."""
-        size = encoded.size
-        if size > self._lowest:
-            self._require_light(encoded, path, size)
-            soft = self.limits.soft
-            if soft is not None and size > soft and path not in self._noted:
-                self._noted.add(path)
-                self._pending_warnings.append(
-                    f"{path} takes {size:,} bytes, more than {soft:,}: keep it in a file or an object store and store "
-                    "the reference, or give the storage a higher limit: size_limits=SizeLimits(soft=...)"
-                )
-
-    def _require_light(self, encoded: Encoded, path: str, size: int) -> None:
-        hard = self.limits.hard
-        if hard is not None and size > hard:
-            raise ValueTooLargeError(path=path, size=size, limit=hard)
-        largest = max((len(blob.data) for blob in encoded.blobs), default=len(encoded.text))
-        if largest > BLOB_SIZE_MAX:
-            raise ValueTooLargeError(path=path, size=largest, limit=BLOB_SIZE_MAX, can_be_raised=False)
-
-    def warnings(self) -> list[str]:
-        """Return the warnings since the last call."""
-        told, self._pending_warnings = self._pending_warnings, []
-        return told
-
-
-class WeighingCodec(Codec):
-    """A codec that refuses values above the size limits, for processes that send to a run."""
-
-    def __init__(self, trust: Trust, *, size_limits: SizeLimits, allow_pickle: bool = False) -> None:
-        super().__init__(trust, allow_pickle=allow_pickle)
-        self._scale = Scale(size_limits)
-
-    @override
-    def encode(self, value: object, *, path: str, sorts_mappings: bool = False) -> Encoded:
-        encoded = super().encode(value, path=path, sorts_mappings=sorts_mappings)
-        self._scale.weigh(encoded, path)
-        return encoded

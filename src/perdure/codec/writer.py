@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-import sys
-from json.encoder import encode_basestring
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 from zlib import crc32
 
-from perdure.codec.encoded import Encoded
+from perdure.codec.encoded import Encoded, reference
 from perdure.codec.errors import Refusal, no_step
 from perdure.codec.memo import Chunk, Leaf, Uncopyable, Written, copied, type_of
-from perdure.codec.reader import Decodes
 from perdure.records import Blob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from perdure.codec.codec import Codec
     from perdure.codec.encoded import Branch
     from perdure.codec.memo import Memo
-    from perdure.codec.trust import Trust
     from perdure.records import BlobKind
 
 Write: TypeAlias = "Callable[[Writer, Any], str]"
@@ -37,11 +34,6 @@ LEVELS_MAX = 400
 # Every so many levels, texts longer than a reference are cut out, so that parsing stays within the stack.
 _LEVELS_PER_BLOB = 64
 _REFERENCE_LENGTH = 64
-
-# A string of this length is never longer than a reference when it is quoted.
-_ALWAYS_SHORT = 8
-_NEXT_TO_CUT = frozenset({0, _LEVELS_PER_BLOB - 1})
-_SMALL = 10**18
 
 _RUN_LENGTH_MAX = 2048
 
@@ -69,91 +61,42 @@ def to_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-class Encodes(Decodes, Protocol):
-    """The codec as a writer sees it."""
-
-    def kind_of(self, value: object, /) -> Write:
-        """Find the writer for a type that is met for the first time."""
-        ...
-
-    def covers(self, token: object, /) -> bool:
-        """Return True if this codec can read what the codec with `token` encoded."""
-        ...
-
-
+@dataclass(slots=True)
 class Run:
     """The texts of a sequence's elements, and the writer's number of references after each."""
 
-    __slots__ = ("elements", "ends", "is_shared", "known", "start", "texts")
-
-    def __init__(self, start: int, texts: list[str], ends: list[int]) -> None:
-        self.start = start
-        self.texts = texts
-        self.ends = ends
-        self.known: Sequence[tuple[Chunk, Written]] = ()
-        """The chunks before these elements, which were written earlier."""
-        self.elements: Sequence[Any] | None = None
-        """The elements themselves, if their chunks are to be remembered."""
-        self.is_shared = False
-        """True if no element can change, so that readers may share them."""
+    start: int
+    texts: list[str] = field(default_factory=list[str])
+    ends: list[int] = field(default_factory=list[int])
+    known: Sequence[tuple[Chunk, Written]] = ()
+    """The chunks before these elements, which were written earlier."""
+    elements: Sequence[Any] | None = None
+    """The elements themselves, if their chunks are to be remembered."""
+    is_shared: bool = False
+    """True if no element can change, so that readers may share them."""
 
     def bounds(self, first: int, last: int) -> tuple[int, int]:
         """Return the range of references of the elements from `first` to `last`."""
         return self.ends[first - 1] if first else self.start, self.ends[last - 1]
 
 
+@dataclass(slots=True)
 class Writer:
-    """Writes one value. `refs` are the blobs that the text so far refers to."""
+    """Writes one value. With `sorts_mappings`, nothing is cut out of the text, because it is compared or hashed."""
 
-    __slots__ = (
-        "_active",
-        "_kind_of",
-        "_kinds",
-        "_length_max",
-        "blobs",
-        "branches",
-        "codec",
-        "immutable",
-        "memo",
-        "memories",
-        "refs",
-        "run_max",
-        "seals",
-        "short_max",
-        "sorts_mappings",
-        "trust",
-    )
-
-    def __init__(
-        self, codec: Encodes, kinds: dict[type, Write], trust: Trust, memo: Memo, *, sorts_mappings: bool = False
-    ) -> None:
-        self._kinds = kinds
-        self._kind_of = codec.kind_of
-        self._active: set[int] = set()
-        # A text with sorted mappings is compared or hashed, so it must not depend on where texts are cut.
-        self._length_max = sys.maxsize if sorts_mappings else TEXT_LENGTH_MAX
-        self.run_max = sys.maxsize if sorts_mappings else _RUN_LENGTH_MAX
-        """A sequence with longer texts is written in chunks."""
-        self.short_max = sys.maxsize if sorts_mappings else LEAF_LENGTH_MIN - 1
-        """A string up to this length is written inline."""
-        self.codec = codec
-        self.trust = trust
-        self.memo = memo
-        self.memories: list[object] = []
-        """Memo entries that live as long as the encoded value."""
-        self.sorts_mappings = sorts_mappings
-        self.blobs: dict[str, Blob] = {}
-        self.branches: dict[str, Branch] = {}
-        """The log nodes that the text refers to."""
-        self.seals: list[Callable[[], None]] = []
-        """Callbacks to run when the whole value is written."""
-        self.refs: list[str] = []
-        self.immutable = True
-
-    def whole(self, value: object) -> str:
-        """Return the text of the outermost value."""
-        kind = self._kinds.get(type(value)) or self._kind_of(value)
-        return kind(self, value)
+    codec: Codec
+    sorts_mappings: bool = False
+    blobs: dict[str, Blob] = field(default_factory=dict[str, Blob])
+    branches: dict[str, Branch] = field(default_factory=dict[str, "Branch"])
+    """The log nodes that the text refers to."""
+    refs: list[str] = field(default_factory=list[str])
+    """The blobs that the text so far refers to."""
+    memories: list[object] = field(default_factory=list[object])
+    """Memo entries that live as long as the encoded value."""
+    seals: list[Callable[[], None]] = field(default_factory=list["Callable[[], None]"])
+    """Callbacks to run when the whole value is written."""
+    immutable: bool = True
+    _active: set[int] = field(default_factory=set[int])
 
     def child(self, value: Any, step: Callable[[Any], str] = no_step, place: object = None) -> str:
         """Return the text of a nested value, or a reference if the text is long.
@@ -161,62 +104,56 @@ class Writer:
         `step` formats the path to the value if it is refused. Kinds call this from their own loops, so that each level
         of nesting takes two stack frames.
         """
-        cls = type_of(value)
-        # A shortcut for most nested values: the general way takes four times as long.
-        if cls is str:
-            length = len(value)
-            if length <= self.short_max:
-                return quote(value)
-            if length >= LEAF_LENGTH_MIN:
-                return self.leaf(text_leaf(self.memo, value))
-        elif cls is int and -_SMALL < value < _SMALL:
-            return int.__repr__(value)
-        mark = len(self.refs)
-        try:
-            kind = self._kinds.get(cls) or self._kind_of(value)
-            text = kind(self, value)
-        except Refusal as refusal:
-            refusal.rise(step(place))
-            raise
-        return text if len(text) <= self._length_max else self._cut(text, mark)
+        cls, mark = type_of(value), len(self.refs)
+        if cls is str and len(value) < LEAF_LENGTH_MIN:
+            # Most nested values are short strings.
+            text = quote(value)
+        else:
+            try:
+                write = self.codec.kinds.get(cls) or self.codec.kind_of(value)
+                text = write(self, value)
+            except Refusal as refusal:
+                refusal.steps.append(step(place))
+                raise
+        if len(text) <= _REFERENCE_LENGTH or self.sorts_mappings:
+            return text
+        if len(text) <= TEXT_LENGTH_MAX and not self.is_at_cut:
+            return text
+        hash_ = self.blob(to_bytes(text), self.refs[mark:])
+        self.refs[mark:] = [hash_]
+        return reference(hash_)
 
     def enter(self, value: object) -> None:
         """Start writing the content of a value. A `leave` or a refusal follows."""
-        active, key = self._active, id(value)
-        if key in active:
+        if id(value) in self._active:
             raise Refusal("it contains itself", "refer to it by a key or an id instead")
-        if len(active) >= LEVELS_MAX:
+        if len(self._active) >= LEVELS_MAX:
             raise too_deep()
-        active.add(key)
-        if len(active) % _LEVELS_PER_BLOB == 0 and not self.sorts_mappings:
-            self._length_max, self.short_max = _REFERENCE_LENGTH, _ALWAYS_SHORT
+        self._active.add(id(value))
 
     def leave(self, value: object) -> None:
         """Finish writing the content of a value."""
-        active = self._active
-        active.discard(id(value))
-        place = len(active) % _LEVELS_PER_BLOB
-        if self.sorts_mappings:
-            return
-        if place == 0 and active:
-            self._length_max, self.short_max = _REFERENCE_LENGTH, _ALWAYS_SHORT
-        elif place in _NEXT_TO_CUT:
-            self._length_max, self.short_max = TEXT_LENGTH_MAX, LEAF_LENGTH_MIN - 1
+        self._active.discard(id(value))
 
     @property
-    def is_roomy(self) -> bool:
-        """True if long texts may be inline at this level and mappings keep their order."""
-        return self.short_max > _ALWAYS_SHORT and not self.sorts_mappings
+    def is_at_cut(self) -> bool:
+        """True at a level where texts longer than a reference are cut out."""
+        return bool(self._active) and len(self._active) % _LEVELS_PER_BLOB == 0
+
+    def is_short(self, text: str) -> bool:
+        """Return True if the elements of a sequence are not written in chunks."""
+        return len(text) <= _RUN_LENGTH_MAX or self.sorts_mappings
+
+    def can_remember(self, value: Any) -> bool:
+        """Return True if the chunks of a sequence at this level can be remembered."""
+        return type_of(value) in (list, tuple) and not self.is_at_cut and not self.sorts_mappings
 
     def known(self, value: Sequence[Any]) -> Sequence[tuple[Chunk, Written]]:
-        """Return the chunks at the start of a sequence that were written before; none for a short sequence.
-
-        This writes a growing list in a fifth of the time, and a list of strings in a tenth.
-        """
-        if len(value) < _KNOWN_COUNT_MIN or not self.is_roomy:
+        """Return the chunks at the start of a sequence that were written before; none for a short sequence."""
+        if len(value) < _KNOWN_COUNT_MIN:
             return ()
-        found = self.memo.beginning(value)
-        return found if sum([written.length for _, written in found]) > self.run_max else ()
+        found = self.codec.memo.beginning(value)
+        return found if sum([written.length for _, written in found]) > _RUN_LENGTH_MAX else ()
 
     def chunks(self, run: Run, brackets: str = "[]") -> str:
         """Write a long run as chunks and return the references to them."""
@@ -230,7 +167,7 @@ class Writer:
             text = brackets[0] + ",".join(texts[first:last]) + brackets[1]
             begin, end = run.bounds(first, last)
             hashes.append(self.blob(to_bytes(text), refs[begin:end]))
-            if run.elements is not None and self.memo.is_seen_again(hashes[-1]):
+            if run.elements is not None and self.codec.memo.is_seen_again(hashes[-1]):
                 self._remember(run, hashes[-1], (first, last), len(text))
         del refs[run.start :]
         return self._index(hashes)
@@ -244,24 +181,20 @@ class Writer:
             # Elements of one list are mostly alike.
             run.elements = None
             return
-        needs = {address: self.blobs[address]}
-        if needs[address].refs:
-            needs = {blob.hash: blob for blob in Encoded(b"", self.blobs, (address,)).blobs_in_order()}
+        needs = {blob.hash: blob for blob in Encoded(b"", self.blobs, (address,)).blobs_in_order()}
         written = Written(address, needs, length, is_last=bounds[1] == len(run.texts))
-        chunk = Chunk(elements, is_shared=run.is_shared, written=written)
-        self.memories.append(self.memo.add_chunk(address, chunk))
+        self.memories.append(self.codec.memo.add_chunk(address, Chunk(elements, run.is_shared, written)))
 
     def blob(self, data: bytes, refs: Sequence[str] = (), kind: BlobKind = "json") -> str:
         """Add a blob and return its hash."""
-        blob = Blob.of(data, tuple(sorted(set(refs))) if refs else (), kind)
+        blob = Blob.of(data, tuple(sorted(set(refs))), kind)
         self.blobs[blob.hash] = blob
         return blob.hash
 
     def leaf(self, leaf: Leaf) -> str:
         """Add a leaf and return the text that refers to it."""
-        blob = leaf.blob
-        self.blobs[blob.hash] = blob
-        self.refs.append(blob.hash)
+        self.blobs[leaf.blob.hash] = leaf.blob
+        self.refs.append(leaf.blob.hash)
         self.memories.append(leaf)
         return leaf.text
 
@@ -275,24 +208,13 @@ class Writer:
         self.refs.extend(hashes)
         return _quoted(hashes)
 
-    def _cut(self, text: str, mark: int) -> str:
-        hash_ = self.blob(to_bytes(text), self.refs[mark:])
-        del self.refs[mark:]
-        self.refs.append(hash_)
-        return blob_reference(hash_)
-
 
 def tagged_sequence(writer: Writer, head: str, run: Run) -> str:
     """Write an object that starts with `head` and holds elements, or references to chunks if they are long."""
     text = ",".join(run.texts)
-    if len(text) <= writer.run_max and not run.known:
+    if writer.is_short(text) and not run.known:
         return f'{head},"items":[{text}]}}'
     return f'{head},"chunks":[{writer.chunks(run)}]}}'
-
-
-def blob_reference(hash_: str) -> str:
-    """Return the text of a reference to a blob."""
-    return f'{{"~":"part","part":"{hash_}"}}'
 
 
 def text_leaf(memo: Memo, value: str) -> Leaf:
@@ -300,7 +222,7 @@ def text_leaf(memo: Memo, value: str) -> Leaf:
     leaf = memo.leaf(value)
     if leaf is None:
         blob = Blob.of(to_bytes(quote(value)))
-        leaf = memo.add_leaf(Leaf(value, blob_reference(blob.hash), blob))
+        leaf = memo.add_leaf(Leaf(value, reference(blob.hash), blob))
     return leaf
 
 
@@ -342,55 +264,3 @@ def _index_bounds(hashes: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 def _quoted(hashes: Sequence[str]) -> str:
     return '"' + '","'.join(hashes) + '"'
-
-
-_STRINGS = frozenset({str})
-_ATOMS = frozenset({str, int, float, bool, NoneType})
-_LEVELS = 3
-
-# A text of this length holds no string that would become a blob.
-_LENGTH_MAX = 500
-
-
-def _encoder() -> Any:
-    # Use the C function itself if available: `JSONEncoder.encode` adds more time than the C function takes.
-    plain = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    make: Any = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:
-        return lambda value, _: (plain.encode(value),)  # pyright: ignore[reportUnknownLambdaType, reportUnknownVariableType]
-    return make(None, plain.default, encode_basestring, None, ":", ",", False, False, False)  # noqa: FBT003
-
-
-_encode: Any = _encoder()
-
-
-def json_text(value: dict[Any, Any]) -> str | None:
-    """Return the text of a short dict that is plain JSON; None if it needs the general way.
-
-    Nested state consists of such dicts, and writing it takes half the time this way.
-    """
-    if not _is_plain(value, _LEVELS):
-        return None
-    try:
-        text = "".join(_encode(value, 0))
-    except ValueError:
-        # Not a finite number.
-        return None
-    return text if len(text) <= _LENGTH_MAX and '"~"' not in text else None
-
-
-def _is_plain(value: Any, levels: int) -> bool:
-    # Exactly these types: the encoder would write a subclass as its base.
-    if type(value) is dict:
-        if not _STRINGS.issuperset(map(type, cast("Any", value))):
-            return False
-        value = cast("Any", value).values()
-    for inner in value:
-        cls = type_of(inner)
-        if cls in _ATOMS:
-            continue
-        if cls is list and _ATOMS.issuperset(map(type, inner)):
-            continue
-        if (cls is not list and cls is not dict) or not levels or not _is_plain(inner, levels - 1):
-            return False
-    return True

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from perdure.codec import loads, plain
+from perdure.checkpoint import event_batch
+from perdure.codec import document, loads
 from perdure.engine.journal import TRACE, Journal
 from perdure.errors import AgentFrameworkException, CheckpointWriteError
 from perdure.events import CheckpointInfo
@@ -16,7 +17,7 @@ from perdure.tracing import NO_SPAN, traced
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from perdure.checkpoint import EventWriter, Writer
+    from perdure.checkpoint import Writer
     from perdure.clock import Clock
     from perdure.engine.journal import JournalLog
     from perdure.kernel import PendingEvent, Snapshot
@@ -60,7 +61,6 @@ class StoreCommitter:
     log: JournalLog
     clock: Clock
     writer: Writer
-    events: EventWriter
     position: int
     head: Manifest | None
     span: Span
@@ -78,7 +78,7 @@ class StoreCommitter:
             if reads_at_once(store):
                 since = await store.since_head(self.log.lease.run_id)
                 self.commands, records = since.inbox, since.journal
-            await self.log.open(self.head.checkpoint_id, self.writer.standing, records=records)
+            await self.log.open(self.head.checkpoint_id, self.writer.head.snapshot, records=records)
             self._link_spans()
         return Journal(self.log)
 
@@ -89,7 +89,7 @@ class StoreCommitter:
             self.span.link(str(loads(found.require_encoded().text)))
         traceparent = self.span.traceparent
         if traceparent is not None:
-            self.log.queue({TRACE: lambda: plain(traceparent)})
+            self.log.queue({TRACE: lambda: document(traceparent)})
 
     async def commit(
         self,
@@ -134,7 +134,7 @@ class StoreCommitter:
             snapshot.wake_at,
             consumed,
             done,
-            self.events.batch(events, requests=snapshot.requests, checkpoint=info),
+            event_batch(events, self.log.codec, requests=snapshot.requests, checkpoint=info),
         )
         run_id = manifest.run_id
         try:
@@ -148,7 +148,7 @@ class StoreCommitter:
             raise
         except Exception as error:
             raise CheckpointWriteError(run_id=run_id, reason=f"{type(error).__name__}: {error}") from error
-        self.writer.stand(manifest)
+        self.writer.commit(manifest)
         log.move(manifest.checkpoint_id, snapshot)
         self.head, self.position = manifest, manifest.position
         self._has_committed, self.commands = True, None

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from perdure.checkpoint import JournalReader, JournalWriter, stored_of
-from perdure.codec import Encoded, Kept, as_kept, with_blobs
+from perdure.checkpoint import JournalReader, activation_record, events_record, snapshot_record, stored_of
+from perdure.codec import Encoded, Kept, as_kept
 from perdure.engine.tasks import finished
 from perdure.errors import AgentFrameworkException, CheckpointWriteError, EncodeError
 from perdure.records import JournalRecord
@@ -58,7 +58,7 @@ class JournalLog:
         self.records = {
             record.key: Kept(
                 path=f"record {record.key!r}",
-                encoded=Encoded(record.data, (), record.refs, immutable=False),
+                encoded=Encoded(record.data, refs=record.refs),
                 stored=blobs,
                 checkpoint_id=head,
             )
@@ -79,10 +79,7 @@ class JournalLog:
 
     def reader(self, kept: Kept) -> JournalReader:
         """Return a reader for one record."""
-        stored = kept.stored
-        if stored is None:
-            stored = {blob.hash: blob.data for blob in kept.require_encoded().blobs}
-        return JournalReader(self.codec, stored, self.head or "")
+        return JournalReader(self.codec, kept.blob_data(), self.head or "")
 
     def queue(
         self, encoders: Mapping[str, Callable[[], Encoded]], stored: Mapping[str, Collection[str]] | None = None
@@ -179,7 +176,7 @@ class Journal:
         found = {key: as_kept(value) for key, value in self.carried.items()}
         for key, kept in self.log.records.items():
             if key.startswith(self.prefix) and key != TRACE:
-                found[key.removeprefix(self.prefix)] = _with_blobs(kept)
+                found[key.removeprefix(self.prefix)] = kept.with_blobs()
         if activation_id is None:
             return found
         inside = f"{activation_id}/"
@@ -212,7 +209,7 @@ class Journal:
         found = self.find(activation_id)
         if found is None or self.log is None:
             return None
-        return self.log.reader(found).done(found.require_encoded().text, activation)
+        return self.log.reader(found).activation(found.require_encoded().text, activation)
 
     def note_activations(self, ended: Mapping[str, ActivationResult]) -> None:
         """Queue the results of activations by activation_id: all are recorded, or none."""
@@ -222,8 +219,7 @@ class Journal:
         by_key = {f"{self.prefix}{activation_id}": result for activation_id, result in ended.items()}
         # Without this, each sibling that appends to a long value would write the whole value again.
         stored = None if log.before is None else {key: stored_of(each, log.before) for key, each in by_key.items()}
-        writer = JournalWriter(log.codec)
-        log.queue({key: partial(writer.done, result) for key, result in by_key.items()}, stored)
+        log.queue({key: partial(activation_record, result, log.codec) for key, result in by_key.items()}, stored)
 
     def child(self) -> Snapshot | None:
         """Return the sub-workflow as an earlier attempt left it."""
@@ -235,9 +231,9 @@ class Journal:
     def keep_child(self, snapshot: Snapshot, events: Sequence[PendingEvent]) -> None:
         """Queue a sub-workflow after one of its supersteps. Events come first, so that a snapshot never lacks them."""
         if self.log is not None:
-            writer = JournalWriter(self.log.codec)
-            self.note(f"{_CHILD_EVENTS}{snapshot.iteration}", lambda: writer.told(events))
-            self.note(_CHILD, lambda: writer.snapshot(snapshot))
+            codec = self.log.codec
+            self.note(f"{_CHILD_EVENTS}{snapshot.iteration}", lambda: events_record(events, codec))
+            self.note(_CHILD, lambda: snapshot_record(snapshot, codec))
 
     def child_events(self) -> Sequence[PendingEvent]:
         """Return the recorded events of a sub-workflow's supersteps, in order."""
@@ -249,19 +245,10 @@ class Journal:
             event
             for kept in found
             if kept is not None
-            for event in self.log.reader(kept).told(kept.require_encoded().text)
+            for event in self.log.reader(kept).events(kept.require_encoded().text)
         ]
 
     async def settle(self) -> None:
         """Wait until all queued records are written, even if the waiting task is cancelled."""
         if self.log is not None:
             await self.log.settle()
-
-
-def _with_blobs(kept: Kept) -> Kept:
-    """Return a record with its blobs: a checkpoint that carries it must store them."""
-    encoded = kept.require_encoded()
-    if kept.stored is None or not encoded.refs:
-        return kept
-    whole = Encoded(encoded.text, with_blobs(encoded.refs, kept.stored), encoded.refs, immutable=False)
-    return Kept(path=kept.path, encoded=whole, checkpoint_id=kept.checkpoint_id)

@@ -11,7 +11,6 @@ from perdure.checkpoint import (
     SAVED_FIELDS_PATH,
     WORKFLOW_RUN_KWARGS_KEY,
     Author,
-    EventWriter,
     Reader,
     Writer,
     Written,
@@ -22,7 +21,7 @@ from perdure.checkpoint import (
     origin_of,
     saved_fields,
 )
-from perdure.codec import Kept, Trust, as_kept, with_blobs
+from perdure.codec import Trust, as_kept
 from perdure.engine.commit import StoreCommitter
 from perdure.engine.journal import JournalLog
 from perdure.engine.local_lock import lock_run
@@ -124,7 +123,8 @@ class LoadedRun:
         assert binding is not None, "a run without a storage is not committed"
         assert lease is not None, "a run is written only under a lease"
         author = Author(self.origin, blueprint.graph.signature_hash, blueprint.graph.rules.version)
-        if writer is None or not writer.follows(self.head) or not writer.is_of(binding.codec, author):
+        is_same = writer is not None and (writer.codec, writer.author) == (binding.codec, author)
+        if writer is None or not is_same or writer.head.manifest is not self.head:
             is_head = self.written is not None and self.written.manifest is self.head
             writer = self.writer = Writer(
                 binding.codec, blueprint.graph.document, author, self.written if is_head else None
@@ -134,7 +134,6 @@ class LoadedRun:
             log=JournalLog(binding.store, lease, binding.codec),
             clock=blueprint.clock,
             writer=writer,
-            events=EventWriter(binding.codec),
             position=self.position,
             head=self.head,
             span=span,
@@ -487,12 +486,7 @@ def convert_values(snapshot: Snapshot, before: Values, after: Values) -> Snapsho
 
     def carry(value: object) -> object:
         """Keep a journal record as it is, but bring its blobs along to another store."""
-        kept = as_kept(value)
-        if kept.stored is None:
-            return kept
-        encoded = kept.require_encoded()
-        whole = encoded.with_blobs(with_blobs(encoded.refs, kept.stored))
-        return Kept(path=kept.path, encoded=whole, checkpoint_id=kept.checkpoint_id)
+        return as_kept(value).with_blobs()
 
     def request(old: Request) -> Request:
         return replace(old, data=convert(old.data), default=None if old.default is None else convert(old.default))

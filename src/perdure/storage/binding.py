@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perdure.checkpoint import Source, StoredCheckpoint
-from perdure.codec import Codec, CodedValues, Scale, SizeLimits
+from perdure.codec import Codec, CodedValues, SizeLimits
 from perdure.storage.checkpoint_storage import CheckpointStorage
 from perdure.storage.storages import StoreStorage
 from perdure.storage.urls import open_storage
@@ -48,13 +48,15 @@ def bind(storage: object, *, workflow_name: str, trust: Trust, is_lenient: bool 
         storage = open_storage(storage)
     if isinstance(storage, StoreStorage):
         storage.trust = storage.trust.including(trust)
-        codec = Codec(storage.allowed.including(trust), allow_pickle=storage.allow_pickle)
-        values = CodedValues(codec, is_lenient=is_lenient, scale=Scale(storage.size_limits))
+        codec = Codec(
+            storage.allowed.including(trust), allow_pickle=storage.allow_pickle, size_limits=storage.size_limits
+        )
+        values = CodedValues(codec, is_lenient=is_lenient)
         return Binding(storage, storage.store, codec, values)
     if isinstance(storage, CheckpointStorage):
-        codec = Codec(trust)
+        codec = Codec(trust, size_limits=SizeLimits())
         store = ForeignStore(storage, workflow_name=workflow_name, codec=codec)
-        values = CodedValues(codec, is_lenient=is_lenient, scale=Scale(SizeLimits()))
+        values = CodedValues(codec, is_lenient=is_lenient)
         return Binding(storage, store, codec, values, foreign=store)
     raise TypeError(
         f"a {type(storage).__name__} is not a checkpoint storage: it needs the methods save, load, list_checkpoints, "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from perdure.checkpoint import Source, StoredCheckpoint, WorkflowCheckpoint, is_settled, origin_of
 from perdure.clock import Clock, SystemClock
-from perdure.codec import DEFAULT_SIZE_LIMITS, NO_SIZE_LIMITS, Codec, SizeLimits, Trust, WeighingCodec
+from perdure.codec import DEFAULT_SIZE_LIMITS, NO_SIZE_LIMITS, Codec, SizeLimits, Trust
 from perdure.errors import CheckpointNotFoundError, WorkflowCheckpointException
 from perdure.records import Blob, Commit, Manifest, NewRun, Retention
 from perdure.storage.checkpoint_storage import carried_manifest, saved_manifest
@@ -150,7 +150,7 @@ class StoreStorage:
         return RequestQueue(self.store, self._weighing_codec, self.clock)
 
     def _weighing_codec(self) -> Codec:
-        return WeighingCodec(self.trust, allow_pickle=self.allow_pickle, size_limits=self.size_limits)
+        return Codec(self.trust, allow_pickle=self.allow_pickle, size_limits=self.size_limits)
 
     async def requests(self, run_id: str | None = None, *, workflow_name: str | None = None) -> list[PendingRequest]:
         """Return the requests that wait for an answer: of a run, of a workflow's runs, or of all runs.

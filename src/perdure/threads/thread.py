@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.agents import Message
-from perdure.codec import Codec, DamagedPartError, Needs, Trust, dumps, loads
+from perdure.codec import Codec, DamagedPartError, Trust, document, dumps, loads
 from perdure.errors import EncodeError, WorkflowCheckpointException
 from perdure.records import NewEvents
 from perdure.storage import RUN_ID_LENGTH_MAX, require_run_id
@@ -154,20 +154,20 @@ def appended(
 ) -> Appended:
     """Encode the events of an append. Raises ThreadMessageError."""
     append_id, at = clock.new_id(), clock.now().isoformat()
-    codec, needs = Codec(Trust.of()), Needs()
-    texts: list[bytes] = []
-    for number, message in enumerate(messages):
-        message_id = message.message_id or clock.new_id()
-        texts.append(b"[%b,%b]" % (dumps(message_id), needs.take(_encoded(codec, name, message, number))))
-    text = b'{"format":%d,"append":%b,"at":%b,"key":%b,"tags":%b,"messages":[%b]}' % (
-        FORMAT,
-        dumps(append_id),
-        dumps(at),
-        dumps(key),
-        codec.encode(dict(tags), path="tags").text,
-        b",".join(texts),
+    codec = Codec(Trust.of())
+    whole = document(
+        {
+            "format": FORMAT,
+            "append": append_id,
+            "at": at,
+            "key": key,
+            "tags": codec.encode(dict(tags), path="tags"),
+            "messages": [
+                [message.message_id or clock.new_id(), _encoded(codec, name, message, number)]
+                for number, message in enumerate(messages)
+            ],
+        }
     )
-    whole = needs.whole(text)
     return Appended(append_id, at, key, tags, NewEvents(len(messages), whole.text, whole.refs, whole.blobs))
 
 

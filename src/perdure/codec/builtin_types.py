@@ -1,0 +1,434 @@
+"""Write and read the values of Python's own types: numbers, text, bytes, times, paths, and containers of values."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import pathlib
+from collections import Counter, OrderedDict, defaultdict, deque
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from decimal import Decimal
+from fractions import Fraction
+from types import EllipsisType, NoneType
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from perdure.codec.encoded import reference, require
+from perdure.codec.errors import (
+    DamagedPartError,
+    Misfit,
+    Refusal,
+    attribute_step,
+    element_step,
+    index_step,
+    key_step,
+    keys_step,
+)
+from perdure.codec.memo import Leaf, type_of
+from perdure.codec.reader import Node, Read, Reader, Tag
+from perdure.codec.writer import (
+    LEAF_LENGTH_MIN,
+    Run,
+    Write,
+    Writer,
+    quote,
+    tagged_sequence,
+    text_leaf,
+    to_bytes,
+)
+from perdure.records import Blob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from perdure.codec.memo import Memo
+
+RAW_LENGTH_MAX = 1024
+"""Longer bytes become a blob of their own."""
+
+_BYTES_HEAD = '{"~":"bytes"'
+
+# Python converts integers of at most 4300 digits to and from decimal; 2**14000 has 4215.
+_DECIMAL_BITS_MAX = 14000
+
+_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def _write_int(_: Writer, value: int) -> str:
+    return int.__repr__(value) if value.bit_length() <= _DECIMAL_BITS_MAX else f'{{"~":"int","value":"{value:#x}"}}'
+
+
+def _write_float(_: Writer, value: float) -> str:
+    return float.__repr__(value) if math.isfinite(value) else f'{{"~":"float","value":"{value!r}"}}'
+
+
+def _write_complex(_: Writer, value: complex) -> str:
+    return f'{{"~":"complex","value":["{value.real!r}","{value.imag!r}"]}}'
+
+
+def _read_complex(_: Reader, node: Node) -> complex:
+    real, imaginary = node["value"]
+    return complex(float(require(real, str, "value")), float(require(imaginary, str, "value")))
+
+
+def _write_str(writer: Writer, value: str) -> str:
+    if len(value) < LEAF_LENGTH_MIN or writer.sorts_mappings:
+        return quote(value)
+    return writer.leaf(text_leaf(writer.codec.memo, value))
+
+
+def bytes_leaf(memo: Memo, value: bytes) -> Leaf:
+    """Return long bytes as a blob, made once per object while the memo has it."""
+    leaf = memo.leaf(value)
+    if leaf is not None:
+        return leaf
+    if _can_be_raw(value):
+        blob = Blob.of(value, kind="raw")
+        return memo.add_leaf(Leaf(value, f'{_BYTES_HEAD},"part":"{blob.hash}"}}', blob))
+    blob = Blob.of(to_bytes(_as_base64(value, _BYTES_HEAD)))
+    return memo.add_leaf(Leaf(value, reference(blob.hash), blob))
+
+
+def _can_be_raw(data: bytes) -> bool:
+    # A raw blob refers to nothing, so bytes that could be the text of a blob with references must not share its hash.
+    return len(data) > RAW_LENGTH_MAX and b'"~"' not in data
+
+
+def _as_base64(data: bytes, head: str) -> str:
+    return f'{head},"base64":"{base64.b64encode(data).decode("ascii")}"}}'
+
+
+def write_bytes(writer: Writer, data: bytes, head: str) -> str:
+    """Write bytes into an object that starts with `head`: inline if they are short, else as a blob."""
+    if not _can_be_raw(data):
+        return _as_base64(data, head)
+    hash_ = writer.blob(data, kind="raw")
+    writer.refs.append(hash_)
+    return f'{head},"part":"{hash_}"}}'
+
+
+def read_bytes(reader: Reader, node: Node) -> bytes:
+    """Read bytes written by `write_bytes`."""
+    if "part" in node:
+        return reader.raw(node["part"])
+    return base64.b64decode(require(node["base64"], str, "base64"), validate=True)
+
+
+def _write_bytes(writer: Writer, value: bytes) -> str:
+    if len(value) <= RAW_LENGTH_MAX:
+        return _as_base64(value, _BYTES_HEAD)
+    return writer.leaf(bytes_leaf(writer.codec.memo, value))
+
+
+def _write_bytearray(writer: Writer, value: bytearray) -> str:
+    writer.immutable = False
+    return write_bytes(writer, bytes(value), '{"~":"bytearray"')
+
+
+def _write_moment(writer: Writer, value: datetime | time) -> str:
+    tag, plain = type(value).__name__, value.replace(tzinfo=None, fold=0).isoformat()
+    fold = ',"fold":1' if value.fold else ""
+    zone = "" if value.tzinfo is None else f',"zone":{writer.child(value.tzinfo, attribute_step, "tzinfo")}'
+    return f'{{"~":"{tag}","value":"{plain}"{fold}{zone}}}'
+
+
+def _read_moment(cls: type[datetime | time]) -> Read:
+    def read(_: Reader, node: Node) -> datetime | time:
+        zone = node.get("zone")
+        if zone is not None and not isinstance(zone, tzinfo):
+            raise TypeError(f"{zone!r} is not a time zone")
+        return cls.fromisoformat(node["value"]).replace(tzinfo=zone, fold=node.get("fold", 0))
+
+    return read
+
+
+def _write_timezone(_: Writer, value: Any) -> str:
+    # Only these arguments tell a given name from a derived one.
+    offset, *name = value.__getinitargs__()
+    named = f',"name":{quote(name[0])}' if name else ""
+    return f'{{"~":"timezone","offset":{_duration(offset)}{named}}}'
+
+
+def write_fixed_offset(_: Writer, value: tzinfo) -> str:
+    """Write the offset of a time that pydantic parsed. It is read back as a `timezone`."""
+    offset = value.utcoffset(None)
+    assert offset is not None, f"{value!r} has no fixed offset"
+    return f'{{"~":"timezone","offset":{_duration(offset)}}}'
+
+
+def _read_timezone(_: Reader, node: Node) -> timezone:
+    offset = timedelta(*node["offset"])
+    return timezone(offset, node["name"]) if "name" in node else timezone(offset)
+
+
+def _write_timedelta(_: Writer, value: timedelta) -> str:
+    return f'{{"~":"timedelta","value":{_duration(value)}}}'
+
+
+def _duration(value: timedelta) -> str:
+    return f"[{value.days},{value.seconds},{value.microseconds}]"
+
+
+def _read_timedelta(_: Reader, node: Node) -> timedelta:
+    days, seconds, microseconds = node["value"]
+    return timedelta(days, seconds, microseconds)
+
+
+def _write_range(writer: Writer, value: range) -> str:
+    bounds = ",".join(map(writer.child, (value.start, value.stop, value.step)))
+    return f'{{"~":"range","value":[{bounds}]}}'
+
+
+def _write_fraction(writer: Writer, value: Fraction) -> str:
+    return f'{{"~":"fraction","value":[{writer.child(value.numerator)},{writer.child(value.denominator)}]}}'
+
+
+def _read_fraction(_: Reader, node: Node) -> Fraction:
+    numerator, denominator = node["value"]
+    return Fraction(require(numerator, int, "value"), require(denominator, int, "value"))
+
+
+_PURE_PATHS = {"posix": pathlib.PurePosixPath, "windows": pathlib.PureWindowsPath}
+
+
+def _write_path(_: Writer, value: pathlib.PurePath) -> str:
+    pure = next((f',"pure":"{name}"' for name, cls in _PURE_PATHS.items() if type(value) is cls), "")
+    return f'{{"~":"path","value":{quote(str(value))}{pure}}}'
+
+
+def _read_path(_: Reader, node: Node) -> pathlib.PurePath:
+    cls = _PURE_PATHS[node["pure"]] if "pure" in node else pathlib.Path
+    return cls(node["value"])
+
+
+def _write_zone_info(_: Writer, value: ZoneInfo) -> str:
+    if value.key is None:  # pyright: ignore[reportUnnecessaryComparison]  ZoneInfo.from_file gives None
+        raise Refusal("it is a time zone without a key", "create it with ZoneInfo(key)")
+    return f'{{"~":"zone","key":{quote(value.key)}}}'
+
+
+def _read_zone_info(_: Reader, node: Node) -> ZoneInfo:
+    try:
+        return ZoneInfo(node["key"])
+    except ZoneInfoNotFoundError as error:
+        raise Misfit("zoneinfo:ZoneInfo", f"time zone {node['key']!r} is not installed here (see tzdata)") from error
+
+
+def _write_text(tag: str) -> Write:
+    """Return the writer of a type that is stored as its text."""
+    return lambda _, value: f'{{"~":"{tag}","value":"{value}"}}'
+
+
+def _read_text(make: Callable[[str], Any]) -> Read:
+    return lambda _, node: make(require(node["value"], str, "value"))
+
+
+_SETS = frozenset({set, frozenset})
+
+
+def _write_sequence(writer: Writer, value: Any) -> str:
+    cls, refs, child = type_of(value), writer.refs, writer.child
+    step = element_step if cls in _SETS else index_step
+    was_immutable, writer.immutable = writer.immutable, True
+    writer.enter(value)
+    can_remember = writer.can_remember(value)
+    run = Run(len(refs), known=writer.known(value) if can_remember else ())
+    count = sum([len(chunk.elements) for chunk, _ in run.known])
+    rest = value[count:] if count else value
+    for element in rest:
+        run.texts.append(child(element, step, count + len(run.texts)))
+        run.ends.append(len(refs))
+    writer.leave(value)
+    run.elements, run.is_shared = rest if can_remember else None, writer.immutable
+    is_immutable = cls in (tuple, frozenset) and writer.immutable and all(chunk.is_shared for chunk, _ in run.known)
+    writer.immutable = was_immutable and is_immutable
+    if cls is list and not run.known:
+        text = ",".join(run.texts)
+        if writer.is_short(text):
+            return f"[{text}]"
+    bound = f',"maxlen":{value.maxlen}' if cls is deque and value.maxlen is not None else ""
+    return tagged_sequence(writer, f'{{"~":"{cls.__name__}"{bound}', _sorted_run(writer, run) if cls in _SETS else run)
+
+
+def _sorted_run(writer: Writer, run: Run) -> Run:
+    """Sort the elements by their texts: the order of a set differs between processes."""
+    refs = list(writer.refs)
+    del writer.refs[run.start :]
+    ordered = Run(run.start)
+    for index in sorted(range(len(run.texts)), key=run.texts.__getitem__):
+        begin, end = run.bounds(index, index + 1)
+        writer.refs.extend(refs[begin:end])
+        ordered.ends.append(len(writer.refs))
+        ordered.texts.append(run.texts[index])
+    return ordered
+
+
+_STRINGS = frozenset({str})
+_JSON_ATOMS = frozenset({str, int, float, bool, NoneType})
+_JSON_LEVELS_MAX = 3
+
+# A text of this length holds no string that would become a blob.
+_JSON_LENGTH_MAX = 500
+
+_encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+def _json_text(value: dict[Any, Any]) -> str | None:
+    """Return the text of a short dict that is plain JSON; None if it needs the general way.
+
+    Large states are mostly lists of such dicts. A superstep that sets 10 MB of them takes half the time this way.
+    """
+    try:
+        text = _encode_json(value) if _is_json(value, _JSON_LEVELS_MAX) else ""
+    except ValueError:  # not a finite number
+        return None
+    return text if 0 < len(text) <= _JSON_LENGTH_MAX and '"~"' not in text else None
+
+
+def _is_json(value: Any, levels: int) -> bool:
+    # Exactly these types: the encoder would write a subclass as its base.
+    if type_of(value) is dict:
+        if not _STRINGS.issuperset(map(type, value)):
+            return False
+        value = value.values()
+    for inner in value:
+        cls = type_of(inner)
+        if cls not in _JSON_ATOMS and not (levels and cls in (dict, list) and _is_json(inner, levels - 1)):
+            return False
+    return True
+
+
+def _write_mapping(writer: Writer, value: Any) -> str:
+    writer.immutable = False
+    cls, refs, child = type_of(value), writer.refs, writer.child
+    if cls is dict and not writer.sorts_mappings and not writer.is_at_cut:
+        text = _json_text(value)
+        if text is not None:
+            return text
+    # A dict becomes a JSON object if all its keys are strings and it does not look tagged.
+    is_object = cls is dict and "~" not in value and _STRINGS.issuperset(map(type, value))
+    head = _defaultdict_head(writer, value) if cls is defaultdict else f'{{"~":"{cls.__name__}"'
+    run = Run(len(refs))
+    writer.enter(value)
+    for key, element in value.items():
+        if is_object:
+            text = f"{quote(key)}:{child(element, key_step, key)}"
+        else:
+            key_text = child(key, keys_step, len(run.texts))
+            text = f"[{key_text},{child(element, key_step, key)}]"
+        run.ends.append(len(refs))
+        run.texts.append(text)
+    writer.leave(value)
+    # The order of an OrderedDict is part of its value.
+    if writer.sorts_mappings and cls is not OrderedDict:
+        run = _sorted_run(writer, run)
+    if not is_object:
+        return tagged_sequence(writer, head, run)
+    text = ",".join(run.texts)
+    return f"{{{text}}}" if writer.is_short(text) else f'{{"~":"object","chunks":[{writer.chunks(run, "{}")}]}}'
+
+
+def _defaultdict_head(writer: Writer, value: defaultdict[Any, Any]) -> str:
+    factory = value.default_factory
+    if factory is None:
+        return '{"~":"defaultdict"'
+    if not isinstance(factory, type):
+        raise Refusal(
+            "it is a defaultdict whose default_factory is not a class",
+            "use a class such as list or int, or a plain dict",
+        )
+    return f'{{"~":"defaultdict","factory":{writer.child(factory, attribute_step, "default_factory")}'
+
+
+def _items(node: Node) -> list[Any]:
+    return require(node.get("items"), list, "items")
+
+
+def _read_items(make: Callable[[list[Any]], Any]) -> Read:
+    """Return the reader of a collection."""
+    return lambda _, node: _all_kept(make(_items(node)), _items(node))
+
+
+def _read_pairs(make: Callable[[dict[Any, Any]], Any]) -> Read:
+    """Return the reader of a mapping."""
+    return lambda _, node: _all_kept(make(_pairs(node)), _items(node))
+
+
+def _read_deque(_: Reader, node: Node) -> deque[Any]:
+    return _all_kept(deque(_items(node), node.get("maxlen")), _items(node))
+
+
+def _read_defaultdict(_: Reader, node: Node) -> defaultdict[Any, Any]:
+    factory = node.get("factory")
+    if factory is not None and not isinstance(factory, type):
+        raise TypeError(f"{factory!r} is not a class")
+    return _all_kept(defaultdict(factory, _pairs(node)), _items(node))
+
+
+def _pairs(node: Node) -> dict[Any, Any]:
+    return dict([require(pair, list, "items") for pair in _items(node)])
+
+
+def _all_kept(collection: Any, elements: Collection[Any]) -> Any:
+    if len(collection) != len(elements):
+        raise DamagedPartError("an element is duplicated, or there are too many")
+    return collection
+
+
+BUILTIN_KINDS: Mapping[type, Write] = {
+    NoneType: lambda _, __: "null",
+    bool: lambda _, value: "true" if value else "false",
+    int: _write_int,
+    float: _write_float,
+    complex: _write_complex,
+    str: _write_str,
+    bytes: _write_bytes,
+    bytearray: _write_bytearray,
+    datetime: _write_moment,
+    date: _write_text("date"),
+    time: _write_moment,
+    timedelta: _write_timedelta,
+    timezone: _write_timezone,
+    range: _write_range,
+    pathlib.PurePosixPath: _write_path,
+    pathlib.PureWindowsPath: _write_path,
+    type(pathlib.Path()): _write_path,
+    EllipsisType: lambda _, __: '{"~":"ellipsis"}',
+    ZoneInfo: _write_zone_info,
+    UUID: _write_text("uuid"),
+    Decimal: _write_text("decimal"),
+    Fraction: _write_fraction,
+    **dict.fromkeys((list, tuple, deque, set, frozenset), _write_sequence),
+    **dict.fromkeys((dict, OrderedDict, Counter, defaultdict), _write_mapping),
+}
+
+BUILTIN_TAGS: Mapping[str, Tag] = {
+    "int": Tag.of(_read_text(lambda text: int(text, 16)), "value"),
+    "float": Tag.of(_read_text(_NON_FINITE.__getitem__), "value"),
+    "complex": Tag.of(_read_complex, "value"),
+    "bytes": Tag.of(read_bytes, "base64", "part"),
+    "bytearray": Tag.of(lambda reader, node: bytearray(read_bytes(reader, node)), "base64", "part"),
+    "datetime": Tag.of(_read_moment(datetime), "value", "fold", "zone"),
+    "date": Tag.of(_read_text(date.fromisoformat), "value"),
+    "time": Tag.of(_read_moment(time), "value", "fold", "zone"),
+    "timedelta": Tag.of(_read_timedelta, "value"),
+    "timezone": Tag.of(_read_timezone, "offset", "name"),
+    "zone": Tag.of(_read_zone_info, "key"),
+    "uuid": Tag.of(_read_text(UUID), "value"),
+    "decimal": Tag.of(_read_text(Decimal), "value"),
+    "fraction": Tag.of(_read_fraction, "value"),
+    "range": Tag.of(lambda _, node: range(*node["value"]), "value"),
+    "path": Tag.of(_read_path, "value", "pure"),
+    "ellipsis": Tag.of(lambda _, __: ...),
+    "list": Tag.of(_read_items(list), "items"),
+    "tuple": Tag.of(_read_items(tuple), "items"),
+    "deque": Tag.of(_read_deque, "items", "maxlen"),
+    "set": Tag.of(_read_items(set), "items"),
+    "frozenset": Tag.of(_read_items(frozenset), "items"),
+    "dict": Tag.of(_read_pairs(dict), "items"),
+    "OrderedDict": Tag.of(_read_pairs(OrderedDict), "items"),
+    "Counter": Tag.of(_read_pairs(Counter), "items"),
+    "defaultdict": Tag.of(_read_defaultdict, "items", "factory"),
+}
