@@ -1,6 +1,6 @@
 """Export a run as lines of text, and read such an export. `docs/export-format.md` describes the format.
 
-Reading verifies everything before any of it is used.
+A table says which members a line has. Reading verifies everything before any of it is used.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import hashlib
 import itertools
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from perdure.checkpoint.manifest import header_of
 from perdure.records import (
@@ -31,181 +32,12 @@ from perdure.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 PRODUCT = "perdure"
 FORMAT = 2
 
 _DIGEST_SIZE = 20
-
-
-class Tally:
-    """Counts the lines of an export by type, and hashes them."""
-
-    def __init__(self) -> None:
-        self.counts = {"run": 0, "checkpoint": 0, "part": 0, "journal": 0, "command": 0, "events": 0}
-        self._hash = hashlib.blake2b(digest_size=_DIGEST_SIZE)
-
-    def hash(self, line: bytes) -> None:
-        """Add a line to the hash."""
-        self._hash.update(line)
-
-    def digest(self) -> str:
-        """Return the hash of the lines so far."""
-        return self._hash.hexdigest()
-
-
-def lines_of(archive: Archive) -> Iterator[bytes]:
-    """Yield the lines of an export, each with its newline."""
-    tally = Tally()
-    for document in _documents(archive):
-        if document["type"] in tally.counts:
-            tally.counts[document["type"]] += 1
-        line = _line(document)
-        tally.hash(line)
-        yield line
-    yield _line({"type": "end", "counts": tally.counts, "digest": tally.digest()})
-
-
-def _line(document: dict[str, Any]) -> bytes:
-    """Encode a document as a line of UTF-8, even if it contains lone surrogates."""
-    try:
-        text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        text = json.dumps(document, separators=(",", ":")).encode("ascii")
-    return text + b"\n"
-
-
-def _documents(archive: Archive) -> Iterator[dict[str, Any]]:
-    record = archive.record
-    yield {
-        "type": "export",
-        "product": PRODUCT,
-        "format": FORMAT,
-        "run_id": record.run_id,
-        "workflow_name": record.workflow_name,
-    }
-    yield _run(record)
-    yield from (_checkpoint(checkpoint) for checkpoint in archive.checkpoints)
-    # Sorted by hash, so that every store gives the same file for the same run.
-    yield from (_blob(blob) for blob in sorted(archive.blobs, key=lambda blob: blob.hash))
-    yield from (_journal(entry, record) for entry in archive.journal)
-    yield from (_command(command, record.run_id) for command in archive.inbox)
-    yield from (_events(batch) for batch in archive.events)
-
-
-def run_checksum(document: dict[str, Any]) -> str:
-    """Return the checksum of the line about the run."""
-    told = {name: value for name, value in document.items() if name != "checksum"}
-    return digest(json.dumps(told, sort_keys=True, separators=(",", ":")).encode("ascii"))
-
-
-def _run(record: RunRecord) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "type": "run",
-        "run_id": record.run_id,
-        "workflow_name": record.workflow_name,
-        "created_at": record.created_at,
-        "nonce": record.nonce,
-        "input_digest": record.input_digest,
-        "parent_checkpoint_id": record.parent_checkpoint_id,
-        "head": record.head,
-        "position": record.position,
-        "settled": record.settled,
-        "status": record.status,
-        "wake_at": record.wake_at,
-        "events": record.events,
-    }
-    if record.halt is not None:
-        document["halt"] = _halt(record.halt)
-    return {**document, "checksum": run_checksum(document)}
-
-
-def _halt(halt: Halt) -> dict[str, Any]:
-    return {"kind": halt.kind, "at": halt.at, "reason": halt.reason, "data": _packed(halt.data)}
-
-
-def closing_note(export_id: str, halt: Halt | None) -> bytes:
-    """Return the note that a closed run keeps: the id of its export and its former halt."""
-    return _line({"export": export_id, "halt": None if halt is None else _halt(halt)})
-
-
-def _checkpoint(checkpoint: ArchivedCheckpoint) -> dict[str, Any]:
-    manifest = checkpoint.manifest
-    return {
-        "type": "checkpoint",
-        "checkpoint_id": manifest.checkpoint_id,
-        "run_id": manifest.run_id,
-        "workflow_name": manifest.workflow_name,
-        "position": manifest.position,
-        "previous_id": manifest.previous_id,
-        "timestamp": manifest.timestamp,
-        "iteration_count": manifest.iteration_count,
-        "settled": checkpoint.settled,
-        "status": checkpoint.status,
-        "wake_at": checkpoint.wake_at,
-        "header": _packed(manifest.header),
-        "toc": dict(manifest.table()),
-        **({"pieces": _packed(manifest.pieces)} if manifest.pieces else {}),
-        "checksum": manifest.checksum(),
-    }
-
-
-def _blob(blob: Blob) -> dict[str, Any]:
-    data = {"base64": _base64(blob.data)} if blob.kind == "raw" else _packed(blob.data)
-    return {"type": "part", "hash": blob.hash, "kind": blob.kind, "refs": list(blob.refs), "data": data}
-
-
-def _journal(entry: JournalRecord, record: RunRecord) -> dict[str, Any]:
-    return {
-        "type": "journal",
-        "key": entry.key,
-        "refs": list(entry.refs),
-        "data": _packed(entry.data),
-        "checksum": entry.checksum(run_id=record.run_id, head=record.head),
-    }
-
-
-def _command(command: Command, run_id: str) -> dict[str, Any]:
-    return {
-        "type": "command",
-        "id": command.id,
-        "kind": command.kind,
-        "number": command.number,
-        "expects": None if command.expects is None else list(command.expects),
-        "refs": list(command.refs),
-        "data": _packed(command.data),
-        "checksum": command.checksum(run_id=run_id),
-    }
-
-
-def _events(batch: EventBatch) -> dict[str, Any]:
-    return {
-        "type": "events",
-        "checkpoint_id": batch.checkpoint_id,
-        "first": batch.first,
-        "count": batch.count,
-        "refs": list(batch.refs),
-        "data": _packed(batch.data),
-        "checksum": batch.checksum(),
-    }
-
-
-def _packed(data: bytes) -> dict[str, str]:
-    """Store bytes as text if they are UTF-8, so that people and other programs can read them."""
-    try:
-        return {"text": data.decode("utf-8")}
-    except UnicodeDecodeError:
-        return {"base64": _base64(data)}
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
-
-
-T = TypeVar("T")
-
 _ADDRESS = re.compile(r"[0-9a-f]{40}")
 _NUMBER_MAX = 2**53
 """The largest integer that every JSON reader keeps exactly."""
@@ -223,100 +55,225 @@ class DamagedExportError(Exception):
     """The export is damaged; the message says where and how."""
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
 @dataclass(frozen=True, slots=True)
-class _Line:
-    """The fields of a line. Each accessor checks the type and raises DamagedExportError."""
+class _Kind:
+    """A kind of member: the check of what is read, and the conversion from and to JSON."""
 
-    fields: dict[str, Any]
-
-    def _value(self, name: str, is_right: Callable[[Any], bool]) -> Any:
-        value = self.fields.get(name)
-        if name not in self.fields or not is_right(value):
-            raise DamagedExportError(f"its {name!r} is missing or invalid")
-        return value
-
-    def text(self, name: str) -> str:
-        return self._value(name, lambda value: isinstance(value, str))
-
-    def text_or_none(self, name: str) -> str | None:
-        return self._value(name, lambda value: value is None or isinstance(value, str))
-
-    def number(self, name: str) -> int:
-        return self._value(name, lambda value: type(value) is int and 0 <= value <= _NUMBER_MAX)
-
-    def flag(self, name: str) -> bool:
-        return self._value(name, lambda value: isinstance(value, bool))
-
-    def status(self) -> HeadStatus:
-        return self._value("status", lambda value: value in get_args(HeadStatus))
-
-    def kind(self) -> BlobKind:
-        return self._value("kind", lambda value: value in get_args(BlobKind))
-
-    def halt(self) -> Halt | None:
-        """Read why the run is halted; None if it is not."""
-        fields = self.fields.get("halt")
-        if fields is None:
-            return None
-        if not isinstance(fields, dict):
-            raise DamagedExportError("its 'halt' is invalid")
-        halt = _Line(cast("dict[str, Any]", fields))
-        return Halt(halt.halt_kind(), halt.text("at"), halt.text("reason"), halt.data())
-
-    def halt_kind(self) -> HaltKind:
-        # A run is closed only in the store that it leaves.
-        return self._value("kind", lambda value: value in get_args(HaltKind) and value != "exported")
-
-    def refs(self) -> tuple[str, ...]:
-        return tuple(self._value("refs", _are_addresses))
-
-    def toc(self) -> dict[str, str]:
-        return self._value("toc", _names_addresses)
-
-    def expects(self) -> tuple[str, str] | None:
-        value = self._value("expects", lambda value: value is None or _is_pair_of_texts(value))
-        return None if value is None else tuple(value)
-
-    def data(self, name: str = "data") -> bytes:
-        packed = self._value(name, lambda value: isinstance(value, dict))
-        try:
-            match packed:
-                case {"text": str(text)}:
-                    return text.encode("utf-8")
-                case {"base64": str(text)}:
-                    return base64.b64decode(text, validate=True)
-                case _:
-                    raise DamagedExportError(f"its {name!r} is neither text nor base64")
-        except ValueError as error:
-            raise DamagedExportError(f"its {name!r} can't be read") from error
-
-    def verified(self, record: T, checksum: str) -> T:
-        if self.text("checksum") != checksum:
-            raise DamagedExportError("its checksum does not match")
-        return record
-
-
-def _are_addresses(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_address, cast("list[Any]", value)))
-
-
-def _names_addresses(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        address == "" if path.startswith("/gone/") else _is_address(address)
-        for path, address in cast("dict[str, Any]", value).items()
-    )
+    is_valid: Callable[[Any], bool]
+    read: Callable[[Any], Any] = _same
+    write: Callable[[Any], Any] = _same
 
 
 def _is_address(value: Any) -> bool:
     return isinstance(value, str) and _ADDRESS.fullmatch(value) is not None
 
 
-def _is_pair_of_texts(value: Any) -> bool:
+def _is_toc(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        address == "" if path.startswith("/gone/") else _is_address(address)
+        for path, address in cast("dict[str, Any]", value).items()
+    )
+
+
+def _is_packed(value: Any) -> bool:
     match value:
-        case [str(), str()]:
+        case {"text": str()} | {"base64": str()}:
             return True
         case _:
             return False
+
+
+def _packed(data: bytes) -> dict[str, str]:
+    """Store bytes as text if they are UTF-8, so that people and other programs can read them."""
+    try:
+        return {"text": data.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode("ascii")}
+
+
+def _unpacked(packed: dict[str, str]) -> bytes:
+    if "text" in packed:
+        return packed["text"].encode("utf-8")
+    return base64.b64decode(packed["base64"], validate=True)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and [type(each) for each in cast("list[Any]", value)] == [str, str]
+
+
+_TEXT = _Kind(lambda value: isinstance(value, str))
+_TEXT_OR_NONE = _Kind(lambda value: value is None or isinstance(value, str))
+_NUMBER = _Kind(lambda value: type(value) is int and 0 <= value <= _NUMBER_MAX)
+_FLAG = _Kind(lambda value: isinstance(value, bool))
+_STATUS = _Kind(lambda value: value in get_args(HeadStatus))
+_BLOB_KIND = _Kind(lambda value: value in get_args(BlobKind))
+_REFS = _Kind(lambda value: isinstance(value, list) and all(map(_is_address, cast("list[Any]", value))), tuple, list)
+_TOC = _Kind(_is_toc, write=dict)
+_DATA = _Kind(_is_packed, _unpacked, _packed)
+_EXPECTS = _Kind(
+    lambda value: value is None or _is_pair(value),
+    lambda value: None if value is None else tuple(value),
+    lambda value: None if value is None else list(value),
+)
+# A run is closed only in the store that it leaves.
+_HALT_KIND = _Kind(lambda value: value in get_args(HaltKind) and value != "exported")
+
+_HALT = {"kind": _HALT_KIND, "at": _TEXT, "reason": _TEXT, "data": _DATA}
+
+# By type of line: its members, in order.
+_LINES: Mapping[str, Mapping[str, _Kind]] = {
+    "run": {
+        "run_id": _TEXT,
+        "workflow_name": _TEXT,
+        "created_at": _TEXT,
+        "nonce": _TEXT,
+        "input_digest": _TEXT_OR_NONE,
+        "parent_checkpoint_id": _TEXT_OR_NONE,
+        "head": _TEXT,
+        "position": _NUMBER,
+        "settled": _FLAG,
+        "status": _STATUS,
+        "wake_at": _TEXT_OR_NONE,
+        "events": _NUMBER,
+    },
+    "checkpoint": {
+        "checkpoint_id": _TEXT,
+        "run_id": _TEXT,
+        "workflow_name": _TEXT,
+        "position": _NUMBER,
+        "previous_id": _TEXT_OR_NONE,
+        "timestamp": _TEXT,
+        "iteration_count": _NUMBER,
+        "settled": _FLAG,
+        "status": _STATUS,
+        "wake_at": _TEXT_OR_NONE,
+        "header": _DATA,
+        "toc": _TOC,
+    },
+    "part": {"hash": _TEXT, "kind": _BLOB_KIND, "refs": _REFS, "data": _DATA},
+    "journal": {"key": _TEXT, "refs": _REFS, "data": _DATA},
+    "command": {
+        "id": _TEXT,
+        "kind": _TEXT,
+        "number": _NUMBER,
+        "expects": _EXPECTS,
+        "refs": _REFS,
+        "data": _DATA,
+    },
+    "events": {"checkpoint_id": _TEXT, "first": _NUMBER, "count": _NUMBER, "refs": _REFS, "data": _DATA},
+}
+
+
+def _written(members: Mapping[str, _Kind], source: object) -> dict[str, Any]:
+    return {name: kind.write(getattr(source, name)) for name, kind in members.items()}
+
+
+def _read(members: Mapping[str, _Kind], line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of a line. Raises DamagedExportError."""
+    values: dict[str, Any] = {}
+    for name, kind in members.items():
+        if name not in line or not kind.is_valid(line[name]):
+            raise DamagedExportError(f"its {name!r} is missing or invalid")
+        try:
+            values[name] = kind.read(line[name])
+        except ValueError as error:
+            raise DamagedExportError(f"its {name!r} can't be read") from error
+    return values
+
+
+def lines_of(archive: Archive) -> Iterator[bytes]:
+    """Yield the lines of an export, each with its newline."""
+    counts, hash_ = dict.fromkeys(_LINES, 0), hashlib.blake2b(digest_size=_DIGEST_SIZE)
+    record = archive.record
+    head = {"product": PRODUCT, "format": FORMAT, "run_id": record.run_id, "workflow_name": record.workflow_name}
+    for kind, members in itertools.chain([("export", head)], _members(archive)):
+        if kind in counts:
+            counts[kind] += 1
+        line = _line({"type": kind, **members})
+        hash_.update(line)
+        yield line
+    yield _line({"type": "end", "counts": counts, "digest": hash_.hexdigest()})
+
+
+def _line(document: dict[str, Any]) -> bytes:
+    """Encode a document as a line of UTF-8, even if it contains lone surrogates."""
+    try:
+        text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        text = json.dumps(document, separators=(",", ":")).encode("ascii")
+    return text + b"\n"
+
+
+def _members(archive: Archive) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the type and the members of each line."""
+    record = archive.record
+    run_id, head = record.run_id, record.head
+    run = _written(_LINES["run"], record)
+    if record.halt is not None:
+        run["halt"] = _written(_HALT, record.halt)
+    yield "run", {**run, "checksum": _run_checksum({"type": "run", **run})}
+    for checkpoint in archive.checkpoints:
+        yield "checkpoint", _checkpoint_members(checkpoint)
+    # Sorted by hash, so that every store gives the same file for the same run.
+    for blob in sorted(archive.blobs, key=lambda blob: blob.hash):
+        raw = {"data": {"base64": base64.b64encode(blob.data).decode("ascii")}} if blob.kind == "raw" else {}
+        yield "part", {**_written(_LINES["part"], blob), **raw}
+    for entry in archive.journal:
+        yield "journal", {**_written(_LINES["journal"], entry), "checksum": entry.checksum(run_id=run_id, head=head)}
+    for command in archive.inbox:
+        yield "command", {**_written(_LINES["command"], command), "checksum": command.checksum(run_id=run_id)}
+    for batch in archive.events:
+        yield "events", {**_written(_LINES["events"], batch), "checksum": batch.checksum()}
+
+
+def _checkpoint_members(checkpoint: ArchivedCheckpoint) -> dict[str, Any]:
+    manifest = checkpoint.manifest
+    members: dict[str, Any] = {}
+    for name, kind in _LINES["checkpoint"].items():
+        owner = checkpoint if name in ("settled", "status", "wake_at") else manifest
+        members[name] = kind.write(manifest.table() if name == "toc" else getattr(owner, name))
+    if manifest.pieces:
+        members["pieces"] = _packed(manifest.pieces)
+    return {**members, "checksum": manifest.checksum()}
+
+
+def _run_checksum(document: Mapping[str, Any]) -> str:
+    members = {name: value for name, value in document.items() if name != "checksum"}
+    return digest(json.dumps(members, sort_keys=True, separators=(",", ":")).encode("ascii"))
+
+
+def closing_note(export_id: str, halt: Halt | None) -> bytes:
+    """Return the note that a closed run keeps: the id of its export and its former halt."""
+    return _line({"export": export_id, "halt": None if halt is None else _written(_HALT, halt)})
+
+
+def halt_before(note: bytes) -> Halt | None:
+    """Read the halt that a run had before it was closed, from the note it keeps. Raises DamagedExportError."""
+    fields = _parsed(note) if note else {}
+    if fields is None:
+        raise DamagedExportError("the state before the run was closed can't be read")
+    return _read_halt(fields)
+
+
+def _read_halt(line: Mapping[str, Any]) -> Halt | None:
+    halt = line.get("halt")
+    if halt is None:
+        return None
+    if not isinstance(halt, dict):
+        raise DamagedExportError("its 'halt' is invalid")
+    return Halt(**_read(_HALT, cast("dict[str, Any]", halt)))
+
+
+def _parsed(text: bytes) -> dict[str, Any] | None:
+    try:
+        document: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, Any]", document) if isinstance(document, dict) else None
 
 
 @dataclass(slots=True)
@@ -330,179 +287,97 @@ class _Gathered:
     inbox: list[Command] = field(default_factory=list[Command])
     events: list[EventBatch] = field(default_factory=list[EventBatch])
 
-    def take(self, kind: str, line: _Line) -> None:
+    def take(self, kind: str, line: dict[str, Any]) -> None:
         """Add a line. The first one must be about the run, and the others belong to it."""
-        if kind == "run" and self.record is None:
-            self.record = _read_run(line)
-            return
-        if self.record is None or kind == "run":
+        if kind not in _LINES:
+            raise DamagedExportError(f"its type {kind!r} is unknown")
+        if (kind == "run") is not (self.record is None):
             raise DamagedExportError("there must be exactly one line about the run, before all others")
+        values = _read(_LINES[kind], line)
+        checksum = self._add(kind, line, values)
+        if kind != "part" and line.get("checksum") != checksum:
+            raise DamagedExportError("its checksum does not match")
+
+    def _add(self, kind: str, line: dict[str, Any], values: dict[str, Any]) -> str:
+        """Add what a line says, and return the checksum that it should have."""
+        if kind == "run" or self.record is None:
+            self.record = RunRecord(**values, owner=None, halt=_read_halt(line))
+            return _run_checksum(line)
+        run_id = self.record.run_id
         match kind:
             case "checkpoint":
-                self.checkpoints.append(_read_checkpoint(line))
-            case "part":
-                blob = _read_blob(line)
-                self.blobs[blob.hash] = blob
+                settled, status, wake_at = (values.pop(name) for name in ("settled", "status", "wake_at"))
+                pieces = _read({"pieces": _DATA}, line) if "pieces" in line else {}
+                manifest = Manifest(**{**values, "toc": {}}, **pieces).with_table(values["toc"])
+                self.checkpoints.append(ArchivedCheckpoint(manifest, settled, status, wake_at))
+                return manifest.checksum()
             case "journal":
-                self.journal.append(_read_journal(line, self.record))
+                self.journal.append(JournalRecord(**values))
+                return self.journal[-1].checksum(run_id=run_id, head=self.record.head)
             case "command":
-                self.inbox.append(_read_command(line, self.record))
+                self.inbox.append(Command(**values))
+                return self.inbox[-1].checksum(run_id=run_id)
             case "events":
-                self.events.append(_read_events(line, self.record))
+                self.events.append(EventBatch(run_id=run_id, **values))
+                return self.events[-1].checksum()
             case _:
-                raise DamagedExportError(f"its type {kind!r} is unknown")
-
-    def archive(self) -> Archive:
-        """Return the complete archive. Raises DamagedExportError."""
-        if self.record is None:
-            raise DamagedExportError("there is no line about the run")
-        archive = Archive(
-            self.record,
-            tuple(self.checkpoints),
-            tuple(self.blobs.values()),
-            tuple(self.journal),
-            tuple(self.inbox),
-            tuple(self.events),
-        )
-        require_whole(archive)
-        return archive
+                blob = Blob(**values)
+                if digest(blob.data) != blob.hash:
+                    raise DamagedExportError("its bytes do not match their hash")
+                self.blobs[blob.hash] = blob
+                return blob.hash
 
 
 def read_archive(lines: Iterable[bytes]) -> Archive:
     """Read an export. Raises NoExportError, NewerExportError, DamagedExportError or CheckpointDamagedError."""
-    tally, gathered = Tally(), _Gathered()
-    ending: _Line | None = None
+    counts, hash_, gathered = Counter[str](), hashlib.blake2b(digest_size=_DIGEST_SIZE), _Gathered()
+    ending: dict[str, Any] | None = None
     for number, text in enumerate(lines, start=1):
+        if ending is not None:
+            raise DamagedExportError(f"line {number} comes after the last one")
         if number == 1:
             _require_export(text)
-        elif ending is not None:
-            raise DamagedExportError(f"line {number} comes after the last one")
         else:
-            ending = _taken(number, text, gathered, tally)
-        if ending is None:
-            tally.hash(text)
+            line = _parsed(text) if text.endswith(b"\n") else None
+            if line is None:
+                raise DamagedExportError(f"line {number} is cut off or not a JSON object")
+            kind = line.get("type")
+            if kind == "end":
+                ending = line
+                continue
+            try:
+                gathered.take(str(kind), line)
+            except DamagedExportError as error:
+                raise DamagedExportError(f"line {number}: {error}") from error
+            counts[str(kind)] += 1
+        hash_.update(text)
     if ending is None:
         raise DamagedExportError("the end is missing")
-    if ending.fields.get("counts") != tally.counts or ending.fields.get("digest") != tally.digest():
+    found = {"counts": {kind: counts[kind] for kind in _LINES}, "digest": hash_.hexdigest()}
+    if {name: ending.get(name) for name in found} != found:
         raise DamagedExportError("the last line does not match the lines before")
-    return gathered.archive()
+    if gathered.record is None:
+        raise DamagedExportError("there is no line about the run")
+    archive = Archive(
+        gathered.record,
+        tuple(gathered.checkpoints),
+        tuple(gathered.blobs.values()),
+        tuple(gathered.journal),
+        tuple(gathered.inbox),
+        tuple(gathered.events),
+    )
+    require_whole(archive)
+    return archive
 
 
 def _require_export(text: bytes) -> None:
     """Refuse data that does not start like an export."""
-    try:
-        header = json.loads(text)
-        is_ours = header["type"] == "export" and header["product"] == PRODUCT and type(header["format"]) is int
-    except (ValueError, RecursionError, KeyError, TypeError) as error:
-        raise NoExportError from error
-    if not is_ours:
-        raise NoExportError
-    if header["format"] > FORMAT:
-        raise NewerExportError(str(header["format"]))
-
-
-def _taken(number: int, text: bytes, gathered: _Gathered, tally: Tally) -> _Line | None:
-    """Add a line. Return it if it is the last one."""
-    try:
-        fields = json.loads(text) if text.endswith(b"\n") else None
-    except (ValueError, RecursionError):
-        fields = None
-    if not isinstance(fields, dict):
-        raise DamagedExportError(f"line {number} is cut off or not a JSON object")
-    line = _Line(cast("dict[str, Any]", fields))
-    try:
-        kind = line.text("type")
-        if kind == "end":
-            return line
-        gathered.take(kind, line)
-    except DamagedExportError as error:
-        raise DamagedExportError(f"line {number}: {error}") from error
-    tally.counts[kind] += 1
-    return None
-
-
-def _read_run(line: _Line) -> RunRecord:
-    record = RunRecord(
-        run_id=line.text("run_id"),
-        workflow_name=line.text("workflow_name"),
-        created_at=line.text("created_at"),
-        nonce=line.text("nonce"),
-        input_digest=line.text_or_none("input_digest"),
-        parent_checkpoint_id=line.text_or_none("parent_checkpoint_id"),
-        head=line.text("head"),
-        position=line.number("position"),
-        settled=line.flag("settled"),
-        owner=None,
-        status=line.status(),
-        wake_at=line.text_or_none("wake_at"),
-        events=line.number("events"),
-        halt=line.halt(),
-    )
-    return line.verified(record, run_checksum(line.fields))
-
-
-def halt_before(note: bytes) -> Halt | None:
-    """Read the halt that a run had before it was closed, from the note it keeps. Raises DamagedExportError."""
-    try:
-        fields: Any = json.loads(note) if note else {}
-    except (ValueError, RecursionError):
-        fields = None
-    if not isinstance(fields, dict):
-        raise DamagedExportError("the state before the run was closed can't be read")
-    return _Line(cast("dict[str, Any]", fields)).halt()
-
-
-def _read_checkpoint(line: _Line) -> ArchivedCheckpoint:
-    manifest = Manifest(
-        checkpoint_id=line.text("checkpoint_id"),
-        run_id=line.text("run_id"),
-        workflow_name=line.text("workflow_name"),
-        position=line.number("position"),
-        previous_id=line.text_or_none("previous_id"),
-        timestamp=line.text("timestamp"),
-        iteration_count=line.number("iteration_count"),
-        header=line.data("header"),
-        toc={},
-        pieces=line.data("pieces") if "pieces" in line.fields else b"",
-    ).with_table(line.toc())
-    checkpoint = ArchivedCheckpoint(manifest, line.flag("settled"), line.status(), line.text_or_none("wake_at"))
-    return line.verified(checkpoint, manifest.checksum())
-
-
-def _read_blob(line: _Line) -> Blob:
-    blob = Blob(line.text("hash"), line.data(), line.refs(), line.kind())
-    if digest(blob.data) != blob.hash:
-        raise DamagedExportError("its bytes do not match their hash")
-    return blob
-
-
-def _read_journal(line: _Line, record: RunRecord) -> JournalRecord:
-    entry = JournalRecord(line.text("key"), line.data(), line.refs())
-    return line.verified(entry, entry.checksum(run_id=record.run_id, head=record.head))
-
-
-def _read_command(line: _Line, record: RunRecord) -> Command:
-    command = Command(
-        id=line.text("id"),
-        kind=line.text("kind"),
-        data=line.data(),
-        refs=line.refs(),
-        expects=line.expects(),
-        number=line.number("number"),
-    )
-    return line.verified(command, command.checksum(run_id=record.run_id))
-
-
-def _read_events(line: _Line, record: RunRecord) -> EventBatch:
-    batch = EventBatch(
-        run_id=record.run_id,
-        checkpoint_id=line.text("checkpoint_id"),
-        first=line.number("first"),
-        count=line.number("count"),
-        data=line.data(),
-        refs=line.refs(),
-    )
-    return line.verified(batch, batch.checksum())
+    match _parsed(text):
+        case {"type": "export", "product": product, "format": int(written)} if product == PRODUCT:
+            if written > FORMAT:
+                raise NewerExportError(str(written))
+        case _:
+            raise NoExportError
 
 
 def require_whole(archive: Archive) -> None:
@@ -546,17 +421,13 @@ def _is_growing(numbers: list[int]) -> bool:
 def _require_blobs(archive: Archive) -> None:
     """Refuse a run that lacks blobs it refers to. References that only seem to be in raw bytes don't count."""
     present = {blob.hash for blob in archive.blobs}
-    for checkpoint in archive.checkpoints:
-        _require_present(f"checkpoint {checkpoint.manifest.checkpoint_id!r}", checkpoint.manifest.roots, present)
-    for entry in archive.journal:
-        _require_present(f"record {entry.key!r} of its journal", entry.refs, present)
-    for command in archive.inbox:
-        _require_present(f"command {command.id!r}", command.refs, present)
-    for batch in archive.events:
-        _require_present(f"the events of {batch.checkpoint_id!r}", batch.refs, present)
-
-
-def _require_present(what: str, addresses: Iterable[str], present: set[str]) -> None:
-    for address in addresses:
-        if address not in present:
-            raise DamagedExportError(f"{what} needs part {address}, which is missing")
+    needs: list[tuple[str, Iterable[str]]] = [
+        *((f"checkpoint {each.manifest.checkpoint_id!r}", each.manifest.roots) for each in archive.checkpoints),
+        *((f"record {each.key!r} of its journal", each.refs) for each in archive.journal),
+        *((f"command {each.id!r}", each.refs) for each in archive.inbox),
+        *((f"the events of {each.checkpoint_id!r}", each.refs) for each in archive.events),
+    ]
+    for what, addresses in needs:
+        for address in addresses:
+            if address not in present:
+                raise DamagedExportError(f"{what} needs part {address}, which is missing")
