@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Never, TypeAlias, cast, get_args, get_origin, get_type_hints
 
-from typing_extensions import Unpack, override
+from typing_extensions import Unpack
 
 from perdure import (
     INTERNAL_SOURCE_ID,
@@ -96,7 +96,6 @@ class TerminableDispatcher(DispatchToAllParticipants):
         self._aggregator_id = aggregator_id
 
     @property
-    @override
     def output_types(self) -> list[Any]:
         """The request for participants, and an empty list for the aggregator if nobody is asked."""
         return [AgentExecutorRequest, list[AgentExecutorResponse]]
@@ -111,7 +110,6 @@ class TerminableDispatcher(DispatchToAllParticipants):
         if messages and await should_terminate(self._condition, self._record(messages, ctx)):
             ctx.scope(_SCOPE).set(_IS_OVER_KEY, True)  # noqa: FBT003 - the stored value
 
-    @override
     async def _dispatch(self, request: AgentExecutorRequest, ctx: WorkflowContext[Any]) -> None:
         """Ask the participants unless the input meets the condition. A new input can continue an ended conversation."""
         is_over = await should_terminate(self._condition, self._record(request.messages, ctx))

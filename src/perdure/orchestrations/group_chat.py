@@ -10,10 +10,10 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from typing_extensions import Unpack, override
+from typing_extensions import Unpack
 
 from perdure import Agent, AgentInvalidResponseException, Message, register_type
 from perdure.orchestrations.builder import OrchestrationBuilder, OrchestrationOptions
@@ -81,13 +81,11 @@ class TurnBasedOrchestrator(BaseGroupChatOrchestrator):
     async def _select(self, ctx: GroupChatContext) -> str | Message:
         """Return the name of the next speaker, or a final message that ends the chat."""
 
-    @override
     def _append_messages(self, messages: Sequence[Message]) -> None:
         """Add messages that no participant sent."""
         super()._append_messages(messages)
         self._queued.extend(QueuedMessage(None, message) for message in messages)
 
-    @override
     async def _handle_messages(self, messages: list[Message], ctx: GroupChatContext) -> None:
         """Start or continue with a task. While a participant is about to answer, only deliver the messages."""
         self._append_messages(messages)
@@ -98,7 +96,6 @@ class TurnBasedOrchestrator(BaseGroupChatOrchestrator):
         if not await self._check_terminate_and_yield(ctx):
             await self._select_and_ask(ctx)
 
-    @override
     async def _handle_response(
         self, response: AgentExecutorResponse | GroupChatResponseMessage, ctx: GroupChatContext
     ) -> None:
@@ -147,9 +144,9 @@ class GroupChatOrchestrator(TurnBasedOrchestrator):
             raise TypeError(f"selection_func must be a function of a GroupChatState, not {selection_func!r}")
         self._selection_func = selection_func
 
-    @override
     async def _select(self, ctx: GroupChatContext) -> str:
         """Call the selection function. Raises RuntimeError if it returns an unknown name."""
+        del ctx
         names = self._participant_registry.participants
         state = GroupChatState(self._round_index, OrderedDict(names), self._get_conversation())
         selected: Any = self._selection_func(state)
@@ -194,9 +191,9 @@ def decision_prompt(participants: Mapping[str, str]) -> str:
     )
 
 
-def correction_prompt(error: InvalidDecisionError) -> str:
-    """Return the prompt that follows an invalid answer."""
-    return f"That answer can't be used: {error}. Answer again, with one JSON object of the form above and nothing else."
+CORRECTION_PROMPT = (
+    "That answer can't be used: {error}. Answer again, with one JSON object of the form above and nothing else."
+)
 
 
 def parse_decision(response: AgentResponse[Any], participants: Mapping[str, str]) -> AgentOrchestrationOutput:
@@ -280,13 +277,11 @@ class AgentBasedGroupChatOrchestrator(TurnBasedOrchestrator):
             raise ValueError(f"retry_attempts must be 0 or more, not {retry_attempts!r}")
         self._session = session or agent.create_session()
 
-    @override
     def _clear_conversation(self) -> None:
         """Clear the conversation. The agent's session still has it."""
         super()._clear_conversation()
         self._run_state.notes[_SEEN_KEY] = 0
 
-    @override
     async def _select(self, ctx: GroupChatContext) -> str | Message:
         """Return the agent's choice, or its final message."""
         # Each run has its own session, which starts as a copy of the given one.
@@ -319,7 +314,7 @@ class AgentBasedGroupChatOrchestrator(TurnBasedOrchestrator):
             except InvalidDecisionError as error:
                 logger.info("agent %r gave an invalid decision: %s", self.id, error)
                 errors.append(error)
-                messages = [Message("user", [correction_prompt(error)])]
+                messages = [Message("user", [CORRECTION_PROMPT.format(error=error)])]
         raise AgentInvalidResponseException(
             f"orchestrator agent {self.id!r} gave no valid decision in {len(errors)} answers; about the last one: "
             f"{errors[-1]}. The answers are recorded: to ask again, resume with a larger retry_attempts"
@@ -361,10 +356,19 @@ class GroupChatBuilder(OrchestrationBuilder):
         super().__init__(**options)
         if sum(each is not None for each in (orchestrator_agent, orchestrator, selection_func)) > 1:
             raise ValueError("give only one of selection_func, orchestrator_agent and orchestrator")
-        self._factories = _participant_factories(participants, participant_factories)
+        if selection_func is not None and selection_func != "round_robin" and not callable(selection_func):
+            raise TypeError(
+                f"selection_func must be a function of a GroupChatState or 'round_robin', not {selection_func!r}"
+            )
+        if (participants is None) == (participant_factories is None):
+            raise ValueError("give either participants or participant_factories")
+        if participant_factories is not None and not participant_factories:
+            raise ValueError("participant_factories is empty: give at least one function that makes a participant")
+        self._participants = None if participants is None else check_participants(participants, needs_names=True)
+        self._factories = list(participant_factories or ())
         self._orchestrator_agent = orchestrator_agent
         self._orchestrator = orchestrator
-        self._selection_func = _check_selection_func(selection_func)
+        self._selection_func = round_robin if selection_func == "round_robin" else selection_func
         self._orchestrator_name = orchestrator_name
         self._max_rounds = max_rounds
         self._retry_attempts = retry_attempts
@@ -376,7 +380,9 @@ class GroupChatBuilder(OrchestrationBuilder):
 
     def build(self) -> Workflow:
         """Connect the orchestrator with each participant. Raises ValueError, WorkflowValidationError."""
-        participants = check_participants([make() for make in self._factories], needs_names=True)
+        participants = self._participants
+        if participants is None:
+            participants = check_participants([make() for make in self._factories], needs_names=True)
         nodes = make_nodes(participants, reviews=self._reviews)
         orchestrator = self._make_orchestrator()
         if orchestrator.id in [node.id for node in nodes]:
@@ -403,27 +409,6 @@ class GroupChatBuilder(OrchestrationBuilder):
             agent: Agent[Any] = _resolve("orchestrator_agent", self._orchestrator_agent, Agent)
             return AgentBasedGroupChatOrchestrator(agent, retry_attempts=self._retry_attempts)
         raise ValueError("the chat has no orchestrator: give selection_func, orchestrator_agent or orchestrator")
-
-
-def _participant_factories(
-    participants: Sequence[Participant] | None, factories: Sequence[Callable[[], Participant]] | None
-) -> list[Callable[[], Participant]]:
-    if (participants is None) == (factories is None):
-        raise ValueError("give either participants or participant_factories")
-    if factories is not None:
-        if not factories:
-            raise ValueError("participant_factories is empty: give at least one function that makes a participant")
-        return list(factories)
-    assert participants is not None, "one of the two was given"
-    return [lambda each=each: each for each in check_participants(participants, needs_names=True)]
-
-
-def _check_selection_func(given: object) -> GroupChatSelectionFunction | None:
-    if given == "round_robin":
-        return round_robin
-    if given is None or callable(given):
-        return cast("GroupChatSelectionFunction | None", given)
-    raise TypeError(f"selection_func must be a function of a GroupChatState or 'round_robin', not {given!r}")
 
 
 def _resolve(option: str, given: object, kind: type[Any]) -> Any:

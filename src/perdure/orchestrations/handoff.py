@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import logging
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
 
-from typing_extensions import Unpack, override
+from typing_extensions import Unpack
 
 from perdure import (
     INTERNAL_SOURCE_ID,
@@ -41,7 +40,7 @@ from perdure.orchestrations.request_info import AgentRequestInfoResponse
 from perdure.orchestrations.termination import should_terminate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from perdure import AgentSession, Workflow
     from perdure.orchestrations.participants import ParticipantRef
@@ -92,7 +91,6 @@ class HandoffAgentExecutor(AgentExecutor):
         limit = AUTONOMOUS_TURN_LIMIT if autonomous_mode_turn_limit is None else autonomous_mode_turn_limit
         self._autonomous_turns_max = limit if autonomous_mode else 0
 
-    @override
     @handler
     async def run(self, request: AgentExecutorRequest, ctx: Context) -> None:
         """Receive messages of others, and answer if requested."""
@@ -101,25 +99,21 @@ class HandoffAgentExecutor(AgentExecutor):
         else:
             await self._receive(request.messages, ctx, should_respond=request.should_respond)
 
-    @override
     @handler
     async def from_response(self, prior: AgentExecutorResponse, ctx: Context) -> None:
         """Start with the response of another agent."""
         await self._start_conversation(prior.full_conversation, ctx)
 
-    @override
     @handler
     async def from_str(self, text: str, ctx: Context) -> None:
         """Start with a text."""
         await self._start_conversation(to_messages(text), ctx)
 
-    @override
     @handler
     async def from_message(self, message: Message, ctx: Context) -> None:
         """Start with a message."""
         await self._start_conversation([message], ctx)
 
-    @override
     @handler
     async def from_messages(self, messages: list[str | Message], ctx: Context) -> None:
         """Start with messages."""
@@ -143,7 +137,6 @@ class HandoffAgentExecutor(AgentExecutor):
         if not is_mine:
             await ctx.send_message(AgentExecutorRequest([], should_respond=True), self._answers_go_to)
 
-    @override
     async def on_answer(self, answer: AgentExecutorResponse, ctx: WorkflowContext[Any, Any]) -> Sequence[Message]:
         """End the turn, or ask for a correction if the agent hands off to several agents."""
         targets = find_handoffs(answer.full_conversation, self._targets)
@@ -167,11 +160,21 @@ class HandoffAgentExecutor(AgentExecutor):
         """Share the turn with the others, then hand off, continue or ask the user."""
         await self._share_response(response, ctx)
         if target is not None:
-            await self._hand_over(target, ctx)
+            await ctx.send_message(AgentExecutorRequest([], should_respond=True), target)
+            await ctx.add_event(WorkflowEvent("handoff_sent", HandoffSentEvent(self.id, target)))
+            delete_key(_TURNS_KEY, ctx)
             return ()
         if await self._is_terminated(ctx):
             return ()
-        return await self._continue_or_ask_user(response, ctx)
+        turns = ctx.scope().get(_TURNS_KEY, 0)
+        if turns >= self._autonomous_turns_max:
+            delete_key(_TURNS_KEY, ctx)
+            await ctx.request_info(HandoffAgentUserRequest(response), list[Message])
+            return ()
+        ctx.scope().set(_TURNS_KEY, turns + 1)
+        prompt = Message("user", [self._prompt])
+        self._record([prompt], ctx)
+        return () if await self._is_terminated(ctx) else [prompt]
 
     async def _start_conversation(
         self, messages: Sequence[Message], ctx: Context, *, should_respond: bool = True
@@ -203,11 +206,6 @@ class HandoffAgentExecutor(AgentExecutor):
         if messages:
             await ctx.send_message(AgentExecutorRequest(list(messages), should_respond=False))
 
-    async def _hand_over(self, target: str, ctx: Context) -> None:
-        await ctx.send_message(AgentExecutorRequest([], should_respond=True), target)
-        await ctx.add_event(WorkflowEvent("handoff_sent", HandoffSentEvent(self.id, target)))
-        delete_key(_TURNS_KEY, ctx)
-
     def _make_correction(self, targets: Sequence[str], answer: AgentExecutorResponse, ctx: Context) -> list[Message]:
         """Return the correction for an agent that hands off to several agents. Raises AgentInvalidResponseException."""
         named = ", ".join(map(repr, targets))
@@ -228,18 +226,6 @@ class HandoffAgentExecutor(AgentExecutor):
         if getattr(self.session, "service_session_id", None) is None:
             return []
         return [message for message in answer.agent_response.messages[-1:] if message.role == "tool"]
-
-    async def _continue_or_ask_user(self, response: AgentResponse[Any], ctx: Context) -> Sequence[Message]:
-        scope = ctx.scope()
-        turns = scope.get(_TURNS_KEY, 0)
-        if turns >= self._autonomous_turns_max:
-            delete_key(_TURNS_KEY, ctx)
-            await ctx.request_info(HandoffAgentUserRequest(response), list[Message])
-            return ()
-        scope.set(_TURNS_KEY, turns + 1)
-        prompt = Message("user", [self._prompt])
-        self._record([prompt], ctx)
-        return () if await self._is_terminated(ctx) else [prompt]
 
     def _conversation(self, ctx: Context) -> Log[Message]:
         return cast("Log[Message]", ctx.scope().get(_CONVERSATION_KEY) or Log())
@@ -280,17 +266,14 @@ class ReviewedHandoffAgentExecutor(HandoffAgentExecutor):
         self._shows_drafts = shows_drafts
 
     @property
-    @override
     def yields_responses(self) -> bool:
         """Return True if drafts are outputs."""
         return self._shows_drafts
 
-    @override
     async def _on_several_handoffs(self, answer: AgentExecutorResponse, ctx: Context) -> None:
         """Keep an invalid turn for the next review, since nobody can approve it."""
         ctx.scope().set(_EARLIER_KEY, Log(_with_earlier_messages(answer, ctx)))
 
-    @override
     async def _on_turn(self, answer: AgentExecutorResponse, target: str | None, ctx: Context) -> Sequence[Message]:
         """Ask for a review, with all messages since the agent was first asked."""
         whole = AgentExecutorResponse(answer.executor_id, answer.agent_response, _with_earlier_messages(answer, ctx))
@@ -305,7 +288,9 @@ class ReviewedHandoffAgentExecutor(HandoffAgentExecutor):
         self, original_request: AgentExecutorResponse, response: AgentRequestInfoResponse, ctx: Context
     ) -> None:
         """Accept the approved turn, or let the agent take another."""
-        target = _pop_draft_target(ctx)
+        drafts: dict[str, str | None] = dict(ctx.scope().get(_DRAFTS_KEY, {}))
+        target = drafts.pop(ctx.request_id or "")
+        ctx.scope().set(_DRAFTS_KEY, drafts)
         if response.messages:
             speaks = not await self._is_terminated(ctx)
             if speaks:
@@ -320,36 +305,6 @@ class ReviewedHandoffAgentExecutor(HandoffAgentExecutor):
 
 def _with_earlier_messages(answer: AgentExecutorResponse, ctx: Context) -> list[Message]:
     return [*ctx.scope().get(_EARLIER_KEY, ()), *answer.full_conversation]
-
-
-def _pop_draft_target(ctx: Context) -> str | None:
-    """Remove the reviewed turn from the drafts and return its handoff target."""
-    drafts: dict[str, str | None] = dict(ctx.scope().get(_DRAFTS_KEY, {}))
-    target = drafts.pop(ctx.request_id or "")
-    ctx.scope().set(_DRAFTS_KEY, drafts)
-    return target
-
-
-@dataclass(frozen=True, slots=True)
-class _AutonomousMode:
-    """Options of `with_autonomous_mode`."""
-
-    is_on: bool = False
-    agents: Sequence[ParticipantRef] = ()
-    prompts: Mapping[str, str] = field(default_factory=dict[str, str])
-    turn_limits: Mapping[str, int] = field(default_factory=dict[str, int])
-
-    def require_participants(self, names: Sequence[str]) -> None:
-        """Raise ValueError for an unknown participant or a negative turn limit."""
-        for each in (*self.agents, *self.prompts, *self.turn_limits):
-            resolve_name(each, names, option="with_autonomous_mode")
-        for name, limit in self.turn_limits.items():
-            if limit < 0:
-                raise ValueError(f"the turn limit of {name!r} must be 0 or more, not {limit!r}")
-
-    def applies_to(self, name: str) -> bool:
-        """Return True if the agent continues without the user."""
-        return self.is_on and (not self.agents or name in map(participant_name, self.agents))
 
 
 class HandoffBuilder(OrchestrationBuilder):
@@ -373,9 +328,12 @@ class HandoffBuilder(OrchestrationBuilder):
         super().__init__(**options)
         self._description = description
         self._agents: dict[str, Agent[Any]] = {}
-        self._routes: dict[str, dict[str, HandoffConfiguration]] = {}
+        self._routes: dict[str, dict[str, str | None]] = {}
         self._start: str | None = None
-        self._autonomous_mode = _AutonomousMode()
+        self._autonomous: Sequence[ParticipantRef] | None = None
+        """The agents in autonomous mode; an empty list means all."""
+        self._prompts: Mapping[str, str] = {}
+        self._turn_limits: Mapping[str, int] = {}
         self._returns_to_previous = True
         if participants:
             self.participants(participants)
@@ -408,7 +366,7 @@ class HandoffBuilder(OrchestrationBuilder):
             target_name = self._resolve_participant(target, "add_handoff")
             if target_name == source_name:
                 raise ValueError(f"agent {source_name!r} can't hand off to itself: remove it from the targets")
-            routes[target_name] = HandoffConfiguration(target=target_name, description=description)
+            routes[target_name] = description
         return self
 
     def with_start_agent(self, agent: Agent[Any] | str) -> Self:
@@ -433,7 +391,7 @@ class HandoffBuilder(OrchestrationBuilder):
         Instead of a user's answer the agent gets its prompt, until it reaches its turn limit (50 by default). Then the
         user is asked. Prompts and limits are given by agent name.
         """
-        self._autonomous_mode = _AutonomousMode(True, agents or (), prompts or {}, turn_limits or {})  # noqa: FBT003 - it is on
+        self._autonomous, self._prompts, self._turn_limits = agents or (), prompts or {}, turn_limits or {}
         return self
 
     def build(self) -> Workflow:
@@ -442,7 +400,6 @@ class HandoffBuilder(OrchestrationBuilder):
             raise ValueError("there are no participants: set them with participants(...)")
         if self._start is None:
             raise ValueError("there is no start agent: set one with with_start_agent(...)")
-        self._autonomous_mode.require_participants(list(self._agents))
         nodes = self._make_nodes()
         outputs, intermediates = self._outputs.resolve(nodes, default=nodes)
         builder = self._workflow_builder(
@@ -466,42 +423,42 @@ class HandoffBuilder(OrchestrationBuilder):
             raise ValueError(f"{option} needs participants: call participants(...) first")
         return resolve_name(named, list(self._agents), option=option)
 
-    def _handoffs(self, name: str) -> list[HandoffConfiguration]:
-        """Return the allowed handoffs of an agent. If no handoff was added, all are allowed."""
-        others = {other: HandoffConfiguration(target=other) for other in self._agents if other != name}
-        chosen = self._routes.get(name, {}) if self._routes else others
-        return [
-            HandoffConfiguration(target=target, description=each.description or self._agents[target].description)
-            for target, each in chosen.items()
-        ]
-
     def _make_nodes(self) -> list[HandoffAgentExecutor]:
         names = list(self._agents)
+        autonomous = [resolve_name(each, names, option="with_autonomous_mode") for each in self._autonomous or ()]
+        for name in (*self._prompts, *self._turn_limits):
+            resolve_name(name, names, option="with_autonomous_mode")
+        for name, limit in self._turn_limits.items():
+            if limit < 0:
+                raise ValueError(f"the turn limit of {name!r} must be 0 or more, not {limit!r}")
         reviewed = self._reviews.names_in(list(self._agents.values()))
         _, intermediates = self._outputs.resolve_names(names, default=names)
-        # A draft may only be an intermediate output, because other outputs are final.
-        factories = {
-            name: functools.partial(ReviewedHandoffAgentExecutor, shows_drafts=name in intermediates)
-            for name in reviewed
-        }
-        return [
-            self._make_node(name, agent, factories.get(name, HandoffAgentExecutor))
-            for name, agent in self._agents.items()
-        ]
+        nodes: list[HandoffAgentExecutor] = []
+        for name, agent in self._agents.items():
+            make = HandoffAgentExecutor
+            if name in reviewed:
+                # A draft may only be an intermediate output, because other outputs are final.
+                make = functools.partial(ReviewedHandoffAgentExecutor, shows_drafts=name in intermediates)
+            node = make(
+                agent,
+                self._handoffs(name),
+                is_start_agent=name == self._start,
+                user_response_target_id=None if self._returns_to_previous else self._start,
+                termination_condition=self._termination,
+                autonomous_mode=self._autonomous is not None and (not autonomous or name in autonomous),
+                autonomous_mode_prompt=self._prompts.get(name),
+                autonomous_mode_turn_limit=self._turn_limits.get(name),
+            )
+            nodes.append(node)
+        return nodes
 
-    def _make_node(
-        self, name: str, agent: Agent[Any], make: Callable[..., HandoffAgentExecutor]
-    ) -> HandoffAgentExecutor:
-        handoffs = self._handoffs(name)
-        if not handoffs:
+    def _handoffs(self, name: str) -> list[HandoffConfiguration]:
+        """Return the allowed handoffs of an agent. If no handoff was added, all are allowed."""
+        others = {other: None for other in self._agents if other != name}
+        descriptions = self._routes.get(name, {}) if self._routes else others
+        if not descriptions:
             logger.warning("agent %r has no handoffs; add some with add_handoff(...) if it needs them", name)
-        return make(
-            agent,
-            handoffs,
-            is_start_agent=name == self._start,
-            user_response_target_id=None if self._returns_to_previous else self._start,
-            termination_condition=self._termination,
-            autonomous_mode=self._autonomous_mode.applies_to(name),
-            autonomous_mode_prompt=self._autonomous_mode.prompts.get(name),
-            autonomous_mode_turn_limit=self._autonomous_mode.turn_limits.get(name),
-        )
+        return [
+            HandoffConfiguration(target=target, description=description or self._agents[target].description)
+            for target, description in descriptions.items()
+        ]

@@ -12,8 +12,6 @@ from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from typing_extensions import override
-
 from perdure import (
     AgentExecutorRequest,
     AgentExecutorResponse,
@@ -179,12 +177,10 @@ class StatefulOrchestrator(Executor):
         """Participants that were asked and have not answered."""
         return self._run_state.awaited
 
-    @override
     async def on_checkpoint_save(self) -> dict[str, Any]:
         """Return state of a subclass that does not belong to a run. Nothing by default."""
         return {}
 
-    @override
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
         """Restore the subclass's state."""
 

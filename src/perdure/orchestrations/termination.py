@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from typing_extensions import override
-
 from perdure import Message
 
 if TYPE_CHECKING:
@@ -44,13 +42,12 @@ def turn_limit(condition: object, speakers: int) -> int | None:
     match condition:
         case MaxMessages():
             return condition.count * (1 if condition.by is None else max(1, speakers))
-        case _Both():
+        case _Combined():
             both = [turn_limit(each, speakers) for each in (condition.one, condition.other)]
             known = [each for each in both if each is not None]
-            return max(known) if len(known) == len(both) else None
-        case _Either():
-            either = [turn_limit(each, speakers) for each in (condition.one, condition.other)]
-            return min((each for each in either if each is not None), default=None)
+            if condition.needs_both:
+                return max(known) if len(known) == len(both) else None
+            return min(known, default=None)
         case _:
             return None
 
@@ -64,19 +61,19 @@ class Termination(ABC):
 
     def __and__(self, other: TerminationCondition) -> Termination:
         """Hold when both hold."""
-        return _Both(self, _check_operand(other))
+        return _Combined(self, _check_operand(other), needs_both=True)
 
     def __rand__(self, other: TerminationCondition) -> Termination:
         """Hold when both hold."""
-        return _Both(_check_operand(other), self)
+        return _Combined(_check_operand(other), self, needs_both=True)
 
     def __or__(self, other: TerminationCondition) -> Termination:
         """Hold when at least one holds."""
-        return _Either(self, _check_operand(other))
+        return _Combined(self, _check_operand(other), needs_both=False)
 
     def __ror__(self, other: TerminationCondition) -> Termination:
         """Hold when at least one holds."""
-        return _Either(_check_operand(other), self)
+        return _Combined(_check_operand(other), self, needs_both=False)
 
     def __invert__(self) -> Termination:
         """Hold when this condition does not."""
@@ -93,7 +90,6 @@ class When(Termination):
         """Raise TypeError if the condition is not callable."""
         _check_operand(self.condition)
 
-    @override
     def __call__(self, conversation: list[Message], /) -> bool | Awaitable[bool]:
         """Call the function."""
         return self.condition(conversation)
@@ -114,7 +110,6 @@ class MaxMessages(Termination):
         if self.count < 1:
             raise ValueError(f"count must be 1 or more, because a conversation has a message; got {self.count!r}")
 
-    @override
     def __call__(self, conversation: list[Message], /) -> bool:
         """Count the messages."""
         return sum(self.by is None or _was_sent_by(message, self.by) for message in conversation) >= self.count
@@ -139,7 +134,6 @@ class TextMentioned(Termination):
         object.__setattr__(self, "by", by)
         object.__setattr__(self, "ignore_case", ignore_case)
 
-    @override
     def __call__(self, conversation: list[Message], /) -> bool:
         """Look for the texts in the last turn."""
         found = [message.text for message in _last_turn(conversation) if self._counts(message)]
@@ -163,37 +157,26 @@ class SpeakerWas(Termination):
             raise ValueError("SpeakerWas needs the name of a participant")
         object.__setattr__(self, "names", names)
 
-    @override
     def __call__(self, conversation: list[Message], /) -> bool:
         """Check the author of the last message."""
         return bool(conversation) and any(_was_sent_by(conversation[-1], name) for name in self.names)
 
 
 @dataclass(frozen=True)
-class _Both(Termination):
+class _Combined(Termination):
     one: TerminationCondition
     other: TerminationCondition
+    needs_both: bool
 
-    @override
     async def __call__(self, conversation: list[Message], /) -> bool:
-        return await should_terminate(self.one, conversation) and await should_terminate(self.other, conversation)
-
-
-@dataclass(frozen=True)
-class _Either(Termination):
-    one: TerminationCondition
-    other: TerminationCondition
-
-    @override
-    async def __call__(self, conversation: list[Message], /) -> bool:
-        return await should_terminate(self.one, conversation) or await should_terminate(self.other, conversation)
+        is_met = await should_terminate(self.one, conversation)
+        return is_met if is_met != self.needs_both else await should_terminate(self.other, conversation)
 
 
 @dataclass(frozen=True)
 class _Not(Termination):
     one: TerminationCondition
 
-    @override
     async def __call__(self, conversation: list[Message], /) -> bool:
         return not await should_terminate(self.one, conversation)
 

@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar, cast
 
-from typing_extensions import Unpack, override
+from typing_extensions import Unpack
 
 from perdure import AgentInvalidResponseException, AgentResponse, Message, SupportsAgentRun
 from perdure.orchestrations.magentic.prompts import (
@@ -312,12 +312,10 @@ class StandardMagenticManager(MagenticManagerBase):
         if progress_ledger_retry_count is not None:
             self.progress_ledger_retry_count = progress_ledger_retry_count
 
-    @override
     async def plan(self, magentic_context: MagenticContext) -> Message:
         """Ask for the facts, then for a plan."""
         return await self._make_plan(magentic_context, self.task_ledger_facts_prompt, self.task_ledger_plan_prompt)
 
-    @override
     async def replan(self, magentic_context: MagenticContext) -> Message:
         """Ask for new facts and a new plan. Raises RuntimeError if there is no plan yet."""
         if self.task_ledger is None:
@@ -335,7 +333,6 @@ class StandardMagenticManager(MagenticManagerBase):
         ledger_text = self.task_ledger_full_prompt.format_map({**values, "facts": facts.text, "plan": plan.text})
         return Message("assistant", [ledger_text], author_name=MAGENTIC_MANAGER_NAME)
 
-    @override
     async def create_progress_ledger(self, magentic_context: MagenticContext) -> MagenticProgressLedger:
         """Ask for the team's progress."""
         values = _placeholders(magentic_context, self.task_ledger)
@@ -349,7 +346,6 @@ class StandardMagenticManager(MagenticManagerBase):
         answer = await self._answer(question, what="progress ledger", check=check)
         return parse_ledger(answer.text, names)
 
-    @override
     async def prepare_final_answer(self, magentic_context: MagenticContext) -> Message:
         """Ask for the answer to the task."""
         values = _placeholders(magentic_context, self.task_ledger)
@@ -378,12 +374,10 @@ class StandardMagenticManager(MagenticManagerBase):
         with_words = [message for message in response.messages if message.text.strip()]
         return with_words[-1] if with_words else Message("assistant", [])
 
-    @override
     def on_checkpoint_save(self) -> dict[str, Any]:
         """Return the facts and the plan."""
         return {} if self.task_ledger is None else {"task_ledger": self.task_ledger.to_dict()}
 
-    @override
     def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
         """Restore the facts and the plan."""
         ledger = state.get("task_ledger")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, TypeVar, cast
 
-from typing_extensions import Unpack, override
+from typing_extensions import Unpack
 
 from perdure import (
     AgentExecutor,
@@ -102,16 +103,6 @@ class MagenticState:
         self.conversation.extend(messages)
         self.idle_resets = 0
 
-    def count_reset(self) -> None:
-        """Count a reset and clear the stalls. Keep the history, because the next plan needs it."""
-        self.stall_count = 0
-        self.reset_count += 1
-        self.idle_resets += 1
-
-    def clear_history(self) -> None:
-        """Clear the history after a reset."""
-        self.history = Log()
-
     def update_progress(self, progress: MagenticProgressLedger) -> None:
         """Take a ledger and count stalls: a round with progress undoes one stall."""
         self.progress = progress
@@ -176,13 +167,18 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         self._require_plan_signoff = require_plan_signoff
         self._heeds_reset = tuple(heeds_reset)
 
-    @override
     async def _handle_messages(self, messages: list[Message], ctx: Any) -> None:
         """Take a task and plan it. Raises ValueError if the task is invalid, RuntimeError if there is one already."""
         current: MagenticState | None = ctx.scope().get(_TASK)
         if current is not None:
-            raise RuntimeError(_new_task_error(current))
-        task = MagenticState(_task_text(messages))
+            busy = "is working on a task: answer its requests, or resume it without a message; start"
+            situation = "has finished its task: start" if current.is_finished else busy
+            raise RuntimeError(f"this Magentic workflow {situation} a new run for another task")
+        if len(messages) != 1:
+            raise ValueError(f"a Magentic workflow needs a single task message, not {len(messages)}")
+        if not messages[0].text.strip():
+            raise ValueError("the task of a Magentic workflow must have text")
+        task = MagenticState(messages[0].text)
         task.add_messages(messages)
         if not await self._finish_if_terminated(task, ctx):
             await self._make_plan(task, ctx, MagenticOrchestratorEventType.PLAN_CREATED)
@@ -191,7 +187,6 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         ctx.scope().set(_TASK, task)
 
     @handler
-    @override
     async def handle_participant_response(
         self, response: AgentExecutorResponse | GroupChatResponseMessage, ctx: GroupChatContext
     ) -> None:
@@ -231,8 +226,9 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         """Check the progress, then instruct the next speaker or end the task."""
         while not await self._finish_at_limit(task, ctx):
             task.round_count += 1
+            check = functools.partial(check_ledger, names=self._participant_registry.participants)
             progress = await self._ask_manager(
-                task, ctx, "progress ledger", self._manager.create_progress_ledger, self._check_ledger, may_raise=True
+                task, ctx, "progress ledger", self._manager.create_progress_ledger, check, may_raise=True
             )
             task.update_progress(progress)
             await self._emit(ctx, MagenticOrchestratorEventType.PROGRESS_LEDGER_UPDATED, progress)
@@ -264,13 +260,19 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         """Reset the team and replan. Return True if the team may follow the plan now. Raises MagenticAnswerError."""
         is_limited = self._manager.max_reset_count is not None or self._manager.max_round_count is not None
         if task.idle_resets >= _RESETS_WITHOUT_ACTION_MAX and not is_limited:
-            raise MagenticAnswerError(_stuck_error(self._manager.max_stall_count))
-        task.count_reset()
+            raise MagenticAnswerError(
+                f"the manager found the team stuck {_RESETS_WITHOUT_ACTION_MAX + 1} times in a row without a turn in "
+                f"between: with max_stall_count={self._manager.max_stall_count} one ledger without progress causes a "
+                "reset. Set a larger max_stall_count, or set max_reset_count to end the task"
+            )
+        task.stall_count = 0
+        task.reset_count += 1
+        task.idle_resets += 1
         for name in self._heeds_reset:
             await ctx.send_message(MagenticResetSignal(), target_id=name)
         await self._make_plan(task, ctx, MagenticOrchestratorEventType.REPLANNED)
         # Clear the history last: the manager needs it for the new plan.
-        task.clear_history()
+        task.history = Log()
         return await self._start_plan(task, ctx, is_stalled=True)
 
     async def _make_plan(
@@ -280,9 +282,6 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         make = self._manager.plan if is_first else self._manager.replan
         task.plan = await self._ask_manager(task, ctx, "plan", make, require_words)
         await self._emit(ctx, event_type, task.plan)
-
-    def _check_ledger(self, ledger: MagenticProgressLedger) -> MagenticProgressLedger:
-        return check_ledger(ledger, self._participant_registry.participants)
 
     async def _ask_manager(
         self,
@@ -327,12 +326,13 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
 
     async def _finish_at_limit(self, task: MagenticState, ctx: MagenticRunContext) -> bool:
         """End the task if it reached its round or reset limit. Return True if it ended."""
-        most = self._manager.max_round_count, self._manager.max_reset_count
-        counts = task.round_count, task.reset_count
-        words = self.MAX_ROUNDS_MET_MESSAGE, self.MAX_RESETS_MET_MESSAGE
-        for limit, count, word in zip(most, counts, words, strict=True):
+        manager = self._manager
+        for limit, count, text in (
+            (manager.max_round_count, task.round_count, self.MAX_ROUNDS_MET_MESSAGE),
+            (manager.max_reset_count, task.reset_count, self.MAX_RESETS_MET_MESSAGE),
+        ):
             if limit is not None and count >= limit:
-                await self._finish(task, self._create_completion_message(word), ctx)
+                await self._finish(task, self._create_completion_message(text), ctx)
                 return True
         return False
 
@@ -363,32 +363,6 @@ def _load_task(ctx: WorkflowContext[Any, Any]) -> MagenticState:
     task: MagenticState | None = ctx.scope().get(_TASK)
     assert task is not None, "participants are asked, and plans reviewed, when there is a task"
     return task
-
-
-def _task_text(messages: list[Message]) -> str:
-    """Return the task's text. Raises ValueError unless there is one message with text."""
-    if len(messages) != 1:
-        raise ValueError(f"a Magentic workflow needs a single task message, not {len(messages)}")
-    if not messages[0].text.strip():
-        raise ValueError("the task of a Magentic workflow must have text")
-    return messages[0].text
-
-
-def _new_task_error(task: MagenticState) -> str:
-    if task.is_finished:
-        return "this Magentic workflow has finished its task: start a new run for another task"
-    return (
-        "this Magentic workflow is working on a task: answer its requests, or resume it without a message; start a new "
-        "run for another task"
-    )
-
-
-def _stuck_error(max_stall_count: int) -> str:
-    return (
-        f"the manager found the team stuck {_RESETS_WITHOUT_ACTION_MAX + 1} times in a row without a turn in between: "
-        f"with max_stall_count={max_stall_count} one ledger without progress causes a reset. Set a larger "
-        "max_stall_count, or set max_reset_count to end the task"
-    )
 
 
 class MagenticAgentExecutor(AgentExecutor):
