@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import weakref
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypedDict, overload
@@ -26,15 +25,14 @@ from perdure.agents import (
     record_stream,
     token_spending,
 )
-from perdure.checkpoint import request_event
-from perdure.engine import ActivationRecorder, Closing, output_events
+from perdure.engine import ActivationRecorder, Closing
 from perdure.errors import AgentInvalidRequestException, WorkflowException
 from perdure.graph import activation_at_work
 from perdure.storage import given_storage
 from perdure.streams import ResponseStream
 from perdure.types import is_type_compatible
 from perdure.workflows.as_agent.nested import HandlerRun, NestedRun
-from perdure.workflows.as_agent.runs import Conversation, RunMemory, RunPosition
+from perdure.workflows.as_agent.runs import Conversation, RunCall, RunMemory, RunPosition, close_stream
 from perdure.workflows.as_agent.translation import (
     REQUEST_INFO_FUNCTION_NAME,
     RequestInfoFunctionArgs,
@@ -49,7 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
 
     from perdure.agents import AgentResponseUpdate, AgentRunInputs, ContextProvider
-    from perdure.engine import Call
     from perdure.events import WorkflowEvent
     from perdure.storage import CheckpointStorage
     from perdure.workflows.workflow import Workflow
@@ -73,23 +70,16 @@ class AgentRunOptions(TypedDict, total=False):
 
 
 @dataclass(eq=False)
-class AgentCall:
+class AgentCall(RunCall):
     """One call of a workflow agent."""
 
     agent: WorkflowAgent
     messages: list[Message]
     session: AgentSession | None
     checkpoint_id: str | None
-    storage: object
-    kwargs: Mapping[str, Mapping[str, Any] | None]
-    streaming: bool
     may_nest: bool
     """True if the call names no checkpoint or storage: then an enclosing handler call may keep the run."""
-    memory: RunMemory
-    state: dict[str, Any]
-    """The state of the session, or its stand-in in calls without one."""
     turn: Turn = field(init=False)
-    position: RunPosition = field(init=False)
     context: SessionContext = field(init=False)
     has_news: bool = field(default=False, init=False)
     """True if the providers have something to store."""
@@ -97,20 +87,20 @@ class AgentCall:
     """Set if a handler call keeps the run."""
     asked_again: set[str] = field(default_factory=set[str], init=False)
     """Open requests that were sent before and are repeated."""
-    _still_open: Sequence[WorkflowEvent[Any]] = field(default=(), init=False)
     _stored_in: AgentSession | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        workflow = self.agent.workflow
-        self.turn = Turn(f"workflow {self.agent.name or workflow.name}", self.messages)
-        self.position = RunPosition.of(self.state, _stable_name(self.agent))
+        name = self.agent.name or self.workflow.name
+        self.turn = Turn(f"workflow {name}", self.messages)
+        # A name that is derived from the graph changes with it, so it is no name in sessions.
+        is_derived = name == f"workflow-{self.workflow.graph_signature_hash[:12]}"
+        self.position = RunPosition.of(self.state, "" if is_derived else name)
         parent = activation_at_work() if self.may_nest else None
-        if not isinstance(parent, ActivationRecorder):
-            return
-        if parent.executor.child_graph() is workflow.graph:
-            self.nested = NestedRun.in_executor(workflow, parent)
-        elif self.storage is None:
-            self.nested = HandlerRun(workflow, parent, turn=self.turn, position=self.position, memory=self.memory)
+        if isinstance(parent, ActivationRecorder):
+            if parent.executor.child_graph() is self.workflow.graph:
+                self.nested = NestedRun.in_executor(self.workflow, parent)
+            elif self.storage is None:
+                self.nested = HandlerRun(self, parent, self.turn)
 
     @property
     def is_in_executor(self) -> bool:
@@ -168,88 +158,26 @@ class AgentCall:
     async def events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Yield the workflow's events until it is idle."""
         given = TurnInput.of(self.agent, self.context, self.messages)
-        asked: set[str] = set()
-        async with Closing(self._run_events(given) if self.nested is None else self._nested_events(given)) as events:
+        before, asked = asdict(self.position), set[str]()
+        if self.nested is not None:
+            run, events_of_run = self.nested, self.nested.events(given, self)
+        else:
+            activation, seed = self.turn.activation, None if self.session is None else self.session.session_id
+            if activation is not None:
+                # In a workflow only the handler call is stable: it may create a new session each time it is entered.
+                seed = f"{activation.idempotency_key}/{self.turn.number}"
+            run = Conversation(self, has_session=self.session is not None, seed=seed)
+            events_of_run = run.events(given, self.checkpoint_id)
+        async with Closing(events_of_run) as events:
             async for event in events:
                 if event.type == "request_info":
                     asked.add(event.request_id)
                 yield event
-        for event in self._still_open:
+        self.has_news = self.nested is not None or bool(self.messages) or asdict(self.position) != before
+        for event in run.pending():
             if event.request_id not in asked:
                 self.asked_again.add(event.request_id)
                 yield event
-
-    async def _nested_events(self, given: TurnInput) -> AsyncGenerator[WorkflowEvent[Any]]:
-        run = self.nested
-        assert run is not None, "a handler call keeps the run"
-        told = run.events(given, self.position.heard, kwargs=self.kwargs, streaming=self.streaming)
-        async with Closing(told) as events:
-            async for event in events:
-                yield event
-        self._still_open = run.pending()
-        if run.has_begun_turn:
-            self.position.heard = dict(given.counts)
-            self.position.store(self.state)
-        self.has_news = True
-
-    async def _run_events(self, given: TurnInput) -> AsyncGenerator[WorkflowEvent[Any]]:
-        dropped = self.memory.stream() if self.memory.stream is not None else None
-        if dropped is not None:
-            await dropped.aclose()
-        run = self._conversation()
-        before = asdict(self.position)
-        try:
-            if self.checkpoint_id is not None:
-                resumed = await run.resume(self.checkpoint_id)
-                if not self.messages:
-                    for event in resumed:
-                        yield event
-            if self.checkpoint_id is None or self.messages:
-                async with Closing(self._stream(await run.next_call(given))) as events:
-                    async for event in events:
-                        yield event
-            run.finish()
-            self._still_open = list(run.pending().values())
-        except BaseException:
-            run.fail()
-            raise
-        finally:
-            self.position.store(self.state)
-        self.has_news = bool(self.messages) or asdict(self.position) != before
-
-    def _conversation(self) -> Conversation:
-        activation, session = self.turn.activation, self.session
-        # In a workflow only the handler call is stable: it may create a new session each time it is entered.
-        seed = None if session is None else session.session_id
-        if activation is not None:
-            seed = f"{activation.idempotency_key}/{self.turn.number}"
-        return Conversation(
-            workflow=self.agent.workflow,
-            storage=self.storage,
-            position=self.position,
-            memory=self.memory,
-            has_session=session is not None,
-            seed=seed,
-            kwargs=self.kwargs,
-            streaming=self.streaming,
-        )
-
-    async def _stream(self, call: Call) -> AsyncGenerator[WorkflowEvent[Any]]:
-        run = self.agent.workflow.loaded_run
-        if call.skip_past_events and run is not None:
-            # The outputs that the session doesn't have, and the open requests.
-            skipped = self.position.told if run.snapshot.turn == self.position.turn else 0
-            for event in output_events(list(run.snapshot.outputs)[skipped:], run.values, in_pieces=self.streaming):
-                yield event
-            for request in run.snapshot.requests.values():
-                yield request_event(request, run.values)
-        stream = self.agent.workflow.stream(call)
-        self.memory.stream = weakref.ref(stream)
-        try:
-            async for event in stream:
-                yield event
-        finally:
-            await _close(stream)
 
     async def finish(self, response: AgentResponse[Any]) -> None:
         """Let the providers store the turn, the last provider first, as plain data that a session can save."""
@@ -267,12 +195,6 @@ class AgentCall:
                 self.position.store(self.state)
 
 
-def _stable_name(agent: WorkflowAgent) -> str:
-    """Return the agent's name in sessions. A name that is derived from the graph changes with it."""
-    workflow, name = agent.workflow, agent.name or agent.workflow.name
-    return "" if name == f"workflow-{workflow.graph_signature_hash[:12]}" else name
-
-
 def _for_history(response: AgentResponse[Any], asked_again: Collection[str]) -> AgentResponse[Any]:
     """Return the response for the history. Repeated questions are left out."""
 
@@ -285,12 +207,6 @@ def _for_history(response: AgentResponse[Any], asked_again: Collection[str]) -> 
         created_at=response.created_at,
         usage_details=response.usage_details,
     )
-
-
-async def _close(stream: ResponseStream[Any, Any]) -> None:
-    # An event loop that shuts down closes all generators at once; this one may already be closing.
-    with suppress(RuntimeError):
-        await stream.aclose()
 
 
 class WorkflowAgent(BaseAgent):
@@ -391,6 +307,7 @@ class WorkflowAgent(BaseAgent):
             )
         call = AgentCall(
             agent=self,
+            workflow=self._workflow,
             messages=normalize_messages(messages),
             session=session,
             checkpoint_id=checkpoint_id,
@@ -455,7 +372,7 @@ class WorkflowAgent(BaseAgent):
             async for update in stream:
                 yield update
         finally:
-            await _close(stream)
+            await close_stream(stream)
         response, outcome = await stream.get_final_response()
         call.apply(outcome)
         await call.finish(response)

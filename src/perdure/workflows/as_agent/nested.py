@@ -27,13 +27,13 @@ from perdure.workflows.as_agent.translation import RESPONSE_EVENTS, find_answers
 from perdure.workflows.sub import ChildRun, records_under
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, Iterator, Mapping
 
     from perdure.agents import Turn
     from perdure.engine import Journal
     from perdure.events import WorkflowEvent
     from perdure.kernel import PendingEvent
-    from perdure.workflows.as_agent.runs import RunMemory, RunPosition
+    from perdure.workflows.as_agent.runs import RunCall
     from perdure.workflows.as_agent.translation import TurnInput
     from perdure.workflows.workflow import Workflow
 
@@ -47,8 +47,7 @@ class NestedRun:
     """
 
     def __init__(self, workflow: Workflow, parent: ActivationRecorder, prefix: str, scope_id: str) -> None:
-        self.parent = parent
-        self.has_begun_turn = False
+        self._parent = parent
         self._workflow = workflow
         self._prefix = prefix
         self._scope_id = scope_id
@@ -63,7 +62,7 @@ class NestedRun:
 
     async def load(self) -> Snapshot:
         """Return the run before the call, with the executors' states loaded."""
-        parent, name = self.parent, self.parent.executor_id
+        parent, name = self._parent, self._parent.executor_id
         return (
             parent.child
             or parent.context.children.get(name)
@@ -73,39 +72,28 @@ class NestedRun:
 
     def store(self, snapshot: Snapshot) -> None:
         """Store the run after the call."""
-        self.parent.child = _without_limits(snapshot)
-        self.parent.asked_inside = dict(snapshot.requests)
+        self._parent.child = _without_limits(snapshot)
+        self._parent.asked_inside = dict(snapshot.requests)
 
-    async def events(
-        self,
-        given: TurnInput,
-        heard: Mapping[str, int],
-        *,
-        kwargs: Mapping[str, Mapping[str, Any] | None],
-        streaming: bool,
-    ) -> AsyncGenerator[WorkflowEvent[Any]]:
+    async def events(self, given: TurnInput, call: RunCall) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Yield the run's events until it is idle, starting with those of an earlier attempt."""
-        context, graph = self.parent.context, self._workflow.graph
+        context, graph = self._parent.context, self._workflow.graph
         child = ChildRun(
             graph,
-            self.parent,
+            self._parent,
             prefix=self._prefix,
             scope_id=self._scope_id,
             name=self._name,
-            run_kwargs=resolve_kwargs(kwargs, self._workflow.executors),
-            streaming=streaming,
+            run_kwargs=resolve_kwargs(call.kwargs, self._workflow.executors),
+            streaming=call.streaming,
             emit=_ignore,
             changes=ChangeDetector(),
         )
-        begun = self._begin(await self.load(), given, heard)
+        before = await self.load()
+        begun = self._begin(before, given, call.position.heard)
         snapshot = await child.resume()
-        if snapshot is not None:
-            outputs = list(snapshot.outputs)[len(begun.outputs) :]
-            for event in output_events(outputs, context.values, in_pieces=streaming):
-                yield event
-            for key, request in snapshot.requests.items():
-                if key not in begun.requests:
-                    yield request_event(request, context.values)
+        for event in self._events_between(begun, snapshot or begun, in_pieces=call.streaming):
+            yield event
         snapshot = snapshot or begun
         while True:
             loop = child.loop(snapshot)
@@ -120,18 +108,27 @@ class NestedRun:
             # The caller waits for the response, and it is not complete before this timer.
             await context.clock.sleep(seconds_until(context.clock, snapshot.next_timer))
             snapshot = wake(snapshot, now=now(context.clock), fan_ins=fan_ins_of(graph))
-        self.parent.spend(snapshot.limits.spent)
+        self._parent.spend(snapshot.limits.spent)
         self._left = snapshot
         self.store(snapshot)
+        if not before.requests:
+            call.position.heard = dict(given.counts)
+            call.position.store(call.state)
+
+    def _events_between(self, begun: Snapshot, reached: Snapshot, *, in_pieces: bool) -> Iterator[WorkflowEvent[Any]]:
+        values = self._parent.context.values
+        yield from output_events(list(reached.outputs)[len(begun.outputs) :], values, in_pieces=in_pieces)
+        for key, request in reached.requests.items():
+            if key not in begun.requests:
+                yield request_event(request, values)
 
     def pending(self) -> list[WorkflowEvent[Any]]:
         """Return the open requests."""
-        return [request_event(each, self.parent.context.values) for each in self._left.requests.values()]
+        return [request_event(each, self._parent.context.values) for each in self._left.requests.values()]
 
     def _begin(self, before: Snapshot, given: TurnInput, heard: Mapping[str, int]) -> Snapshot:
-        context, name = self.parent.context, self._workflow.name
-        self.has_begun_turn = not before.requests
-        if self.has_begun_turn:
+        context, name = self._parent.context, self._workflow.name
+        if not before.requests:
             messages = given.since(heard if before.turn else {})
             value = context.values.fix(messages, f"message of workflow {name!r}")
             return begin_turn(before, target_id=self._workflow.start_executor_id, value=value)
@@ -154,16 +151,15 @@ class HandlerRun(NestedRun):
     A workflow with its own storage has a run that outlives the handler call.
     """
 
-    def __init__(
-        self, workflow: Workflow, parent: ActivationRecorder, *, turn: Turn, position: RunPosition, memory: RunMemory
-    ) -> None:
+    def __init__(self, call: RunCall, parent: ActivationRecorder, turn: Turn) -> None:
+        workflow = call.workflow
         parent.context.values.trust_more(workflow.blueprint.trust)
         step = parent.running_step
         path = parent.activation_id if step is None else step.place
         prefix = f"{path}/agent/{quote(turn.key, safe='')}.{turn.number}/"
         super().__init__(workflow, parent, prefix, f"{parent.context.root_id}/{prefix}")
-        self._position = position
-        self._memory = memory
+        self._position = call.position
+        self._memory = call.memory
 
     async def load(self) -> Snapshot:
         """Return the run as the previous call left it, or as an earlier attempt of this call found it."""
@@ -171,7 +167,7 @@ class HandlerRun(NestedRun):
         found = origin.child() or self._kept_run()
         if found is None:
             return await self._new_run()
-        await load(self._workflow.graph, found, self.parent.context.values)
+        await load(self._workflow.graph, found, self._parent.context.values)
         # Recorded first, because the turn's number is part of the names of the inner records.
         origin.keep_child(found, ())
         await origin.settle()
@@ -185,7 +181,7 @@ class HandlerRun(NestedRun):
         if self._position.is_open:
             raise AgentException(
                 f"the run of this session waits for answers, but it is not in this process; a workflow agent that is "
-                f"called in a handler, here of executor {self.parent.executor_id!r}, needs its own storage to outlive "
+                f"called in a handler, here of executor {self._parent.executor_id!r}, needs its own storage to outlive "
                 "the handler call"
             )
         logger.warning("run %r of this session is not in this process; a new run gets the conversation", run_id)
@@ -193,7 +189,7 @@ class HandlerRun(NestedRun):
 
     async def _new_run(self) -> Snapshot:
         """Start a run with the states that the executors had before any run."""
-        context, graph = self.parent.context, self._workflow.graph
+        context, graph = self._parent.context, self._workflow.graph
         if not context.is_checkpointed:
             return Snapshot()
         return await with_initial_states(graph, self._workflow.blueprint.executors(), Snapshot(), context.values)
@@ -212,7 +208,7 @@ class HandlerRun(NestedRun):
 
     def _journal(self, name: str = "") -> Journal:
         prefix = f"{self._prefix}{name}"
-        return self.parent.context.journal.under(prefix, records_under(self.parent, prefix))
+        return self._parent.context.journal.under(prefix, records_under(self._parent, prefix))
 
 
 def _without_limits(snapshot: Snapshot) -> Snapshot:

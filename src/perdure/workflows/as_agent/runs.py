@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import weakref
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from perdure.agents import Content
 from perdure.checkpoint import request_event, shown
-from perdure.engine import Call, input_digest
+from perdure.engine import Call, Closing, input_digest, output_events
 from perdure.errors import AgentException, CheckpointNotFoundError, EncodeError
 from perdure.kernel import Snapshot
 from perdure.workflows.as_agent.translation import answered_ids, find_answers
 
 if TYPE_CHECKING:
-    import weakref
-    from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping, MutableMapping, Sequence
 
     from perdure.agents import Message
     from perdure.engine import LoadedRun
@@ -68,24 +69,82 @@ class RunMemory:
         """The workflow's stream while it is read."""
 
 
-@dataclass(slots=True)
-class Conversation:
-    """One input, on its way to the run of its session."""
+@dataclass(eq=False)
+class RunCall:
+    """The parts of an agent's call that matter to its run."""
 
     workflow: Workflow
     storage: object
-    position: RunPosition
-    memory: RunMemory
-    has_session: bool
-    """Without a session the workflow instance's own run is used."""
-    seed: str | None
-    """The first run's id is derived from this, so that it is found again without a position."""
     kwargs: Mapping[str, Mapping[str, Any] | None]
     streaming: bool
-    _seen: Mapping[str, int] | None = field(default=None, init=False)
-    """The length of each history that the run knows after this call, unless it gets only answers."""
+    memory: RunMemory
+    state: dict[str, Any]
+    """The state of the session, or its stand-in in calls without one."""
+    position: RunPosition = field(init=False)
 
-    async def next_call(self, given: TurnInput) -> Call:
+
+class Conversation:
+    """One input, on its way to the run of its session.
+
+    Without a session the workflow instance's own run is used. The first run's id is derived from `seed`, so that it is
+    found again without a position.
+    """
+
+    def __init__(self, call: RunCall, *, has_session: bool, seed: str | None) -> None:
+        self._call_options = {"storage": call.storage, "kwargs": call.kwargs, "streaming": call.streaming}
+        self._workflow = call.workflow
+        self._storage = call.storage
+        self._memory = call.memory
+        self._position = call.position
+        self._state = call.state
+        self._streaming = call.streaming
+        self._has_session = has_session
+        self._seed = seed
+        self._seen: Mapping[str, int] | None = None
+        """The length of each history that the run knows after this call, unless it gets only answers."""
+
+    async def events(self, given: TurnInput, checkpoint_id: str | None) -> AsyncGenerator[WorkflowEvent[Any]]:
+        """Yield the events of the run until it is idle, after resuming it from a checkpoint if one is named."""
+        dropped = self._memory.stream() if self._memory.stream is not None else None
+        if dropped is not None:
+            await dropped.aclose()
+        try:
+            if checkpoint_id is not None:
+                resumed = await self._read(checkpoint_id=checkpoint_id)
+                # The run doesn't know messages of later turns or other branches.
+                self._seen = {}
+                self._finish()
+                for event in () if given.said else resumed:
+                    yield event
+            if checkpoint_id is None or given.said:
+                async with Closing(self._stream(await self._next_call(given))) as events:
+                    async for event in events:
+                        yield event
+            self._finish()
+        except BaseException:
+            self._remember()
+            raise
+        finally:
+            self._position.store(self._state)
+
+    async def _stream(self, call: Call) -> AsyncGenerator[WorkflowEvent[Any]]:
+        run = self._workflow.loaded_run
+        if call.skip_past_events and run is not None:
+            # The outputs that the session doesn't have, and the open requests.
+            skipped = self._position.told if run.snapshot.turn == self._position.turn else 0
+            for event in output_events(list(run.snapshot.outputs)[skipped:], run.values, in_pieces=self._streaming):
+                yield event
+            for event in self.pending():
+                yield event
+        stream = self._workflow.stream(call)
+        self._memory.stream = weakref.ref(stream)
+        try:
+            async for event in stream:
+                yield event
+        finally:
+            await close_stream(stream)
+
+    async def _next_call(self, given: TurnInput) -> Call:
         """Return the call of the workflow.
 
         Raises AgentInvalidResponseException if the run waits for answers and the messages contain something else.
@@ -96,75 +155,61 @@ class Conversation:
             return self._first_turn(given)
         snapshot = loaded_run.snapshot
         if not said:
-            is_meant = self.has_session or snapshot.requests or not snapshot.is_idle
+            is_meant = self._has_session or snapshot.requests or not snapshot.is_idle
             return self._continue(loaded_run) if is_meant else self._next_turn(given)
         if _are_answers(said, snapshot):
             return self._answer(said, loaded_run)
-        if snapshot.turn == self.position.turn + 1 and self._has_input(said):
+        if snapshot.turn == self._position.turn + 1 and self._has_input(said):
             return self._continue(loaded_run)
         if snapshot.requests:
             # Raises, because something in it is not an answer.
             return self._answer(said, loaded_run)
         if not snapshot.is_idle:
             await self._leave_turn(loaded_run)
-            if self.workflow.loaded_run is None:
+            if self._workflow.loaded_run is None:
                 return self._first_turn(given)
         return self._next_turn(given)
 
-    async def resume(self, checkpoint_id: str) -> list[WorkflowEvent[Any]]:
-        """Resume the run from a checkpoint until it is idle, and return its events."""
-        events = await self._events(self._call(checkpoint_id=checkpoint_id))
-        # The run doesn't know messages of later turns or other branches.
-        self._seen = {}
-        self.finish()
-        return events
-
-    def finish(self) -> None:
-        """Store the position after a successful call."""
-        loaded_run = self.workflow.loaded_run
-        assert loaded_run is not None, "a successful call has a run"
-        self._remember(loaded_run)
-        self.position.advance(
-            loaded_run.run_id, loaded_run.head_id if loaded_run.binding is not None else None, loaded_run.snapshot
-        )
+    def _finish(self) -> None:
+        """Set the position after a successful call."""
+        run = self._workflow.loaded_run
+        assert run is not None, "a successful call has a run"
+        self._remember()
+        self._position.advance(run.run_id, run.head_id if run.binding is not None else None, run.snapshot)
         if self._seen is not None:
-            self.position.heard = dict(self._seen)
+            self._position.heard = dict(self._seen)
 
-    def pending(self) -> dict[str, WorkflowEvent[Any]]:
-        """Return the open requests by id."""
-        run = self.workflow.loaded_run
-        return (
-            {} if run is None else {key: request_event(each, run.values) for key, each in run.snapshot.requests.items()}
-        )
+    def pending(self) -> list[WorkflowEvent[Any]]:
+        """Return the open requests."""
+        run = self._workflow.loaded_run
+        return [] if run is None else [request_event(each, run.values) for each in run.snapshot.requests.values()]
 
-    def fail(self) -> None:
-        """Remember the run after a failed call."""
-        if self.workflow.loaded_run is not None:
-            self._remember(self.workflow.loaded_run)
-
-    def _remember(self, loaded_run: LoadedRun) -> None:
-        known = self.memory.runs.get(self.position.run_id or "")
-        if known is not None:
-            kept = loaded_run if loaded_run.binding is None else None
-            self.memory.runs[loaded_run.run_id] = replace(known, loaded_run=kept)
+    def _remember(self) -> None:
+        """Keep the run, if no storage has it, for the next call."""
+        run, known = self._workflow.loaded_run, self._memory.runs.get(self._position.run_id or "")
+        if run is not None and known is not None:
+            self._memory.runs[run.run_id] = replace(known, loaded_run=run if run.binding is None else None)
 
     def _call(self, **more: Any) -> Call:
-        return Call(storage=self.storage, kwargs=self.kwargs, streaming=self.streaming, **more)
+        return Call(**self._call_options, **more)
+
+    async def _read(self, **more: Any) -> list[WorkflowEvent[Any]]:
+        return [event async for event in self._workflow.stream(self._call(**more))]
 
     def _next_turn(self, given: TurnInput) -> Call:
-        loaded_run = self.workflow.loaded_run
+        loaded_run = self._workflow.loaded_run
         assert loaded_run is not None, "a next turn has a run"
         turn = loaded_run.snapshot.turn + 1
-        self.position.run_id = loaded_run.run_id
-        before = loaded_run.snapshot if self.storage is None else Snapshot()
-        self.memory.runs[loaded_run.run_id] = KnownRun(turn, given.said, before)
+        self._position.run_id = loaded_run.run_id
+        before = loaded_run.snapshot if self._storage is None else Snapshot()
+        self._memory.runs[loaded_run.run_id] = KnownRun(turn, given.said, before)
         self._seen = given.counts
-        return self._call(message=given.since(self.position.heard), message_id=self._input_name(given.said, turn=turn))
+        return self._call(message=given.since(self._position.heard), message_id=self._input_name(given.said, turn=turn))
 
     def _first_turn(self, given: TurnInput) -> Call:
-        run_id = self.position.run_id
+        run_id = self._position.run_id
         assert run_id is not None, "the id was chosen before"
-        self.memory.runs[run_id] = KnownRun(1, given.said, Snapshot())
+        self._memory.runs[run_id] = KnownRun(1, given.said, Snapshot())
         self._seen = given.counts
         return self._call(message=given.since({}), message_id=self._input_name(given.said, turn=1), run_id=run_id)
 
@@ -172,93 +217,78 @@ class Conversation:
         return self._call(run_id=loaded_run.run_id, skip_past_events=True)
 
     def _answer(self, said: Sequence[Message], loaded_run: LoadedRun) -> Call:
-        answers = find_answers(said, self.pending())
+        answers = find_answers(said, {event.request_id: event for event in self.pending()})
         fresh = {key: answer for key, answer in answers.items() if not _was_given(key, answer, loaded_run.snapshot)}
         if fresh:
             return self._call(responses=fresh)
-        self._require_new(loaded_run, answers)
-        return self._continue(loaded_run)
-
-    def _require_new(self, loaded_run: LoadedRun, answers: Iterable[str]) -> None:
-        """Raise AgentException if the session already has the result of repeated answers, or the run has gone on."""
-        is_of_this_turn = loaded_run.snapshot.turn == self.position.turn
-        if is_of_this_turn and (self.position.is_open or not loaded_run.snapshot.is_idle):
-            return
-        where = "the session has the result" if is_of_this_turn else "the run has gone on since"
+        is_of_this_turn = loaded_run.snapshot.turn == self._position.turn
+        if is_of_this_turn and (self._position.is_open or not loaded_run.snapshot.is_idle):
+            return self._continue(loaded_run)
+        situation = "the session has the result" if is_of_this_turn else "the run has gone on since"
         raise AgentException(
-            f"{', '.join(map(repr, answers))} was answered before, and {where}; read the session's history, or "
+            f"{', '.join(map(repr, answers))} was answered before, and {situation}; read the session's history, or "
             "send something new"
         )
 
     async def _find_run(self, said: Sequence[Message]) -> LoadedRun | None:
         """Switch the workflow to the session's run. Returns None if it has to be started."""
-        if not self.has_session:
-            return await self._own_run()
-        if self.position.run_id is not None:
-            found = await self._switch_to(self.position.run_id)
+        own, run_id = self._workflow.loaded_run, self._position.run_id
+        if not self._has_session and own is not None:
+            # The run of the workflow instance, which others may have used meanwhile.
+            if own.run_id != run_id:
+                self._start_at(own.run_id)
+                self._position.turn = own.snapshot.turn
+            return await self._switch_to(own.run_id) or own
+        if self._has_session and run_id is not None:
+            found = await self._switch_to(run_id)
             if found is None:
-                self._require_expendable()
-                self._start_at(self.workflow.blueprint.clock.new_id())
+                self._require_expendable(run_id)
+                self._start_at(self._new_id())
             return found
-        derived = self._first_id()
-        found = await self._switch_to(derived)
-        if found is not None and self._belongs_here(found, said):
-            # The process died before the session was saved with the run's id.
-            self.position.run_id = derived
-            return found
-        self._start_at(derived if found is None else self.workflow.blueprint.clock.new_id())
+        if self._seed is None:
+            first_id = self._new_id()
+        else:
+            name = f"{self._position.agent}\0{self._seed}"
+            first_id = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+        found = await self._switch_to(first_id) if self._has_session else None
+        if found is not None and found.snapshot.turn == 1:
+            is_mine = not said or _are_answers(said, found.snapshot) or self._has_input(said)
+            if is_mine:
+                # The process died before the session was saved with the run's id.
+                self._position.run_id = first_id
+                return found
+        self._start_at(first_id if found is None else self._new_id())
         return None
 
-    def _belongs_here(self, found: LoadedRun, said: Sequence[Message]) -> bool:
-        """Return True if a run that the session doesn't know continues with this input."""
-        is_first = found.snapshot.turn == 1
-        return is_first and (not said or _are_answers(said, found.snapshot) or self._has_input(said))
-
-    async def _own_run(self) -> LoadedRun | None:
-        """Return the run of the workflow instance, which others may have used meanwhile."""
-        loaded_run = self.workflow.loaded_run
-        if loaded_run is None:
-            self._start_at(self._first_id())
-            return None
-        if loaded_run.run_id != self.position.run_id:
-            self._start_at(loaded_run.run_id)
-            self.position.turn = loaded_run.snapshot.turn
-        return await self._switch_to(loaded_run.run_id) or loaded_run
+    def _new_id(self) -> str:
+        return self._workflow.blueprint.clock.new_id()
 
     def _start_at(self, run_id: str) -> None:
-        position = self.position
+        position = self._position
         position.run_id, position.checkpoint_id, position.heard = run_id, None, {}
         position.turn, position.told, position.is_open = 0, 0, False
 
-    def _first_id(self) -> str:
-        """Return the id of the first run."""
-        if self.seed is None:
-            return self.workflow.blueprint.clock.new_id()
-        name = f"{self.position.agent}\0{self.seed}"
-        return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
-
     async def _switch_to(self, run_id: str) -> LoadedRun | None:
         """Switch the workflow to the current state of a run; None if it is not found."""
-        own = self.workflow.loaded_run if self.workflow.run_id == run_id else None
-        if self.storage is None:
-            known = self.memory.runs.get(run_id)
+        own = self._workflow.loaded_run if self._workflow.run_id == run_id else None
+        if self._storage is None:
+            known = self._memory.runs.get(run_id)
             if own is None and known is not None and known.loaded_run is not None:
-                own = self.workflow.loaded_run = known.loaded_run
+                own = self._workflow.loaded_run = known.loaded_run
             return own
-        binding = self.workflow.blueprint.bound(self.storage)
+        binding = self._workflow.blueprint.bound(self._storage)
         record = await binding.store.run(run_id)
         if record is None:
             # A run that had no storage continues in this one.
             return own
         if own is None or own.binding is None or record.head != own.head_id:
-            await self._events(self._call(run_id=run_id, commit_input_only=True, skip_past_events=True))
-        return self.workflow.loaded_run
+            await self._read(run_id=run_id, commit_input_only=True, skip_past_events=True)
+        return self._workflow.loaded_run
 
-    def _require_expendable(self) -> None:
+    def _require_expendable(self, run_id: str) -> None:
         """Raise AgentException if the missing run had open requests; otherwise a new one starts."""
-        run_id = self.position.run_id
-        where = "this process, and there is no checkpoint storage" if self.storage is None else "this storage"
-        if self.position.is_open:
+        where = "this process, and there is no checkpoint storage" if self._storage is None else "this storage"
+        if self._position.is_open:
             raise AgentException(
                 f"run {run_id!r} of this session waits for answers, but it is not in {where}; give the storage "
                 "that it was started with, to the workflow or as checkpoint_storage, or start a new session"
@@ -267,9 +297,9 @@ class Conversation:
 
     def _has_input(self, said: Sequence[Message]) -> bool:
         """Return True if the turn after the position was started with the same messages."""
-        loaded_run = self.workflow.loaded_run
+        loaded_run = self._workflow.loaded_run
         assert loaded_run is not None, "the run was found"
-        known = self.memory.runs.get(loaded_run.run_id)
+        known = self._memory.runs.get(loaded_run.run_id)
         if known is not None and known.turn == loaded_run.snapshot.turn:
             return list(known.said) == list(said)
         name = self._input_name(said, turn=loaded_run.snapshot.turn)
@@ -277,10 +307,10 @@ class Conversation:
 
     def _input_name(self, said: Sequence[Message], *, turn: int) -> str | None:
         """Return a name for a turn's input that is equal in every process; None without a storage."""
-        if self.storage is None:
+        if self._storage is None:
             return None
         try:
-            return f"turn {turn}: {input_digest(self.workflow.blueprint.bound(self.storage), list(said))}"
+            return f"turn {turn}: {input_digest(self._workflow.blueprint.bound(self._storage), list(said))}"
         except EncodeError:
             return None
 
@@ -289,22 +319,22 @@ class Conversation:
 
         Raises AgentException if its requests were answered: they would be asked again.
         """
-        if self.position.is_open and loaded_run.snapshot.turn == self.position.turn:
+        if self._position.is_open and loaded_run.snapshot.turn == self._position.turn:
             raise AgentException(
                 f"run {loaded_run.run_id!r} has not finished since its requests were answered, and this is another "
                 "message; send the same answers again, or no message, to let it continue; then send the new message"
             )
-        known = self.memory.runs.get(loaded_run.run_id)
-        if self.storage is None:
+        known = self._memory.runs.get(loaded_run.run_id)
+        if self._storage is None:
             if known is None or known.turn != loaded_run.snapshot.turn:
                 return  # the position is unknown: the workflow raises
             loaded_run.snapshot = known.before
-        elif self.position.checkpoint_id is not None:
-            await self._rewind(self.position.checkpoint_id, loaded_run)
+        elif self._position.checkpoint_id is not None:
+            await self._rewind(self._position.checkpoint_id, loaded_run)
         else:
-            self.workflow.loaded_run = None
-            self._start_at(self.workflow.blueprint.clock.new_id())
-        now = self.workflow.run_id or self.position.run_id
+            self._workflow.loaded_run = None
+            self._start_at(self._new_id())
+        now = self._workflow.run_id or self._position.run_id
         logger.warning(
             "the last turn of run %r did not finish, and this is another message: it starts the next turn of run %r, "
             "from the end of the turn before; to continue the unfinished turn, send the same message or none",
@@ -314,16 +344,13 @@ class Conversation:
 
     async def _rewind(self, checkpoint_id: str, loaded_run: LoadedRun) -> None:
         try:
-            await self._events(self._call(checkpoint_id=checkpoint_id, commit_input_only=True, skip_past_events=True))
+            await self._read(checkpoint_id=checkpoint_id, commit_input_only=True, skip_past_events=True)
         except CheckpointNotFoundError as error:
             raise AgentException(
                 f"the last turn of run {loaded_run.run_id!r} did not finish, and this is another message; the turn "
                 "can't be left, because its first checkpoint was deleted: send the same message again, or none, to "
                 "continue it, or let the storage keep more than the latest checkpoint"
             ) from error
-
-    async def _events(self, call: Call) -> list[WorkflowEvent[Any]]:
-        return [event async for event in self.workflow.stream(call)]
 
 
 def _are_answers(said: Sequence[Message], snapshot: Snapshot) -> bool:
@@ -339,6 +366,12 @@ def _was_given(request_id: str, answer: object, snapshot: Snapshot) -> bool:
         return False
     forms = [answer, answer.result] if isinstance(answer, Content) else [answer]
     return given[-1].what in [shown(form) for form in forms]
+
+
+async def close_stream(stream: ResponseStream[Any, Any]) -> None:
+    """Close a stream. An event loop that shuts down closes all generators at once; this one may already be closing."""
+    with suppress(RuntimeError):
+        await stream.aclose()
 
 
 STATE_KEY = "workflow"
