@@ -104,12 +104,6 @@ async def test_any_keyword_is_one_of_the_run_if_the_function_takes_all() -> None
     assert (await open_minded.run("go", deadlines=1, user="Ada")).get_outputs() == [["deadlines", "user"]]
 
 
-async def test_keywords_with_a_run_id_and_without_a_storage_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    await question.twin().run("owl", run_id="r", store="somewhere")
-    assert "'store'" in caplog.text
-    assert "checkpoint_storage" in caplog.text
-
-
 def test_a_message_has_to_be_positional() -> None:
     with pytest.raises(ValueError, match=r"'text'.*keyword"):
 

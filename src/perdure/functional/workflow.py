@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from perdure.functional.agent import FunctionalWorkflowAgent
     from perdure.graph import ActivationPort
     from perdure.storage import CheckpointStorage
-    from perdure.workflows import Run
 
 
 class FunctionNode(Executor):
@@ -237,8 +236,6 @@ class FunctionalWorkflow(Workflow):
             return events if stream else events.get_final_response()
         if given:
             options["function_invocation_kwargs"] = {self.start_executor_id: given}
-        message = self._resolved(message, options)
-        self._leave_run(message, options)
         return super().run(message, stream=stream, **options)  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
 
     def run_inside(
@@ -255,8 +252,14 @@ class FunctionalWorkflow(Workflow):
             )
         return self.node.call_inside(message, activation, kwargs=kwargs)
 
+    def _call(self, message: Any, **options: Any) -> Call:
+        message = self._resolved(message, options)
+        if message is not ABSENT:
+            self._leave_run(options)
+        return super()._call(message, **options)
+
     def _takes_none(self, *, is_alone: bool) -> bool:
-        """Return True: `run` and `start` have resolved the message."""
+        """Return True: `_call` has resolved the message."""
         del is_alone
         return True
 
@@ -280,17 +283,10 @@ class FunctionalWorkflow(Workflow):
         if self.node.message_name is None and message is not None and message is not ABSENT:
             raise ValueError(f"the function of workflow {self.name!r} takes no message: run it without one")
 
-    def start(self, message: Any = ABSENT, **options: Any) -> Run:
-        """Return a live handle on a run, as `Workflow.start` does. A message without a `run_id` starts one."""
-        message = self._resolved(message, options)
-        self._leave_run(message, options)
-        return super().start(message, **options)
-
-    def _leave_run(self, message: Any, options: Mapping[str, Any]) -> None:
-        """Stop standing for the current run if a new message starts another one."""
-        if self.loaded_run is None or names_a_run(options) or self._is_busy or message is ABSENT:
-            return
-        if options.get("responses") is not None:
+    def _leave_run(self, options: Mapping[str, Any]) -> None:
+        """Stop standing for the current run, because a message starts another one."""
+        is_answer = options.get("responses") is not None
+        if self.loaded_run is None or names_a_run(options) or is_answer or self._is_busy:
             return
         if self.loaded_run.snapshot.requests:
             logger.warning(
@@ -321,10 +317,10 @@ class FunctionalWorkflow(Workflow):
 
     def _explain(self, error: Exception) -> Exception:
         """Add a remedy to the error about a function that has another name than when the run was started."""
-        report = error.report if isinstance(error, IncompatibleGraphError) else None
-        if not isinstance(error, IncompatibleGraphError) or not isinstance(report, CompatibilityReport):
+        if not isinstance(error, IncompatibleGraphError):
             return error
-        if len(report.removed) != 1:
+        report = error.report
+        if not isinstance(report, CompatibilityReport) or len(report.removed) != 1:
             return error
         remedy = (
             "The function has another name than when its run was started: keep that one, "
@@ -358,15 +354,6 @@ def _take_own_keywords(options: dict[str, Any], workflow: FunctionalWorkflow) ->
                 f"run of workflow {workflow.name!r} has no option {name!r}: did you mean {near[0]!r}? For a keyword of "
                 "the run's own choose another name, or give the function a ** parameter"
             )
-    has_storage = workflow.checkpoint_storage is not None or options.get("checkpoint_storage") is not None
-    if own and options.get("run_id") is not None and not has_storage:
-        logger.warning(
-            "run %r of workflow %r has no checkpoint_storage, so only this instance knows it; %s are taken for "
-            "keywords of the run's own",
-            options["run_id"],
-            workflow.name,
-            ", ".join(map(repr, own)),
-        )
     return own
 
 
@@ -420,9 +407,7 @@ async def _events(returned: Awaitable[Any], name: str) -> AsyncGenerator[Workflo
 @overload
 def workflow(func: Callable[..., Awaitable[Any]]) -> FunctionalWorkflow: ...
 @overload
-def workflow(
-    **options: Unpack[FunctionOptions],
-) -> Callable[[Callable[..., Awaitable[Any]]], FunctionalWorkflow]: ...
+def workflow(**options: Unpack[FunctionOptions]) -> Callable[[Callable[..., Awaitable[Any]]], FunctionalWorkflow]: ...
 def workflow(
     func: Callable[..., Awaitable[Any]] | None = None, **options: Unpack[FunctionOptions]
 ) -> FunctionalWorkflow | Callable[[Callable[..., Awaitable[Any]]], FunctionalWorkflow]:

@@ -24,14 +24,7 @@ from perdure.engine import (
 )
 from perdure.errors import AlreadyAnsweredError, UnknownRequestError
 from perdure.events import WorkflowEvent
-from perdure.graph import (
-    Executor,
-    Terms,
-    TimersDue,
-    WorkflowContext,
-    handler,
-    response_handler,
-)
+from perdure.graph import Executor, Terms, TimersDue, WorkflowContext, handler, response_handler
 from perdure.kernel import Limits, Snapshot, answer, begin_turn, expire, scope_of, wake
 from perdure.typenames import describe, type_of
 from perdure.types import is_instance_of

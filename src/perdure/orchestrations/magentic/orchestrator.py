@@ -205,10 +205,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
 
     @response_handler
     async def handle_plan_review_response(
-        self,
-        original_request: MagenticPlanReviewRequest,
-        response: MagenticPlanReviewResponse,
-        ctx: MagenticRunContext,
+        self, original_request: MagenticPlanReviewRequest, response: MagenticPlanReviewResponse, ctx: MagenticRunContext
     ) -> None:
         """Follow the approved plan; or make another and ask for its review."""
         task = _load_task(ctx)

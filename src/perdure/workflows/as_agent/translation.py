@@ -275,11 +275,7 @@ class ResponseBuilder:
 
     def _message(self, contents: Sequence[Content], author_name: str | None, raw: object) -> Message:
         return Message(
-            "assistant",
-            contents,
-            author_name=author_name,
-            message_id=self.clock.new_id(),
-            raw_representation=raw,
+            "assistant", contents, author_name=author_name, message_id=self.clock.new_id(), raw_representation=raw
         )
 
     def updates(self, event: WorkflowEvent[Any]) -> list[AgentResponseUpdate]:
