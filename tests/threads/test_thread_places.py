@@ -22,7 +22,7 @@ from perdure.errors import WorkflowCheckpointException
 from perdure.records import Commit, KeepFor, KeepLast, Manifest, NewRun, Retention
 from perdure.storage import FileStore, MemoryStore, SqliteStore
 from perdure.threads import SessionStore, ThreadDamagedError
-from perdure.threads.lease import turn
+from perdure.threads.log import turn
 from perdure.threads.thread import TENANT, ThreadName
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import replace
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -36,7 +36,7 @@ from perdure.storage import this_process
 from perdure.workflows import Workflow, WorkflowExecutor
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator
+    from collections.abc import AsyncGenerator
 
     from perdure.clock import Clock
     from perdure.events import WorkflowEvent
@@ -97,66 +97,47 @@ _NOT_ADVANCED = frozenset({"cancelled", "failed", "parked", "exported"})
 _WRITTEN_BY_ANOTHER_PROGRAM = (IncompatibleGraphError, IncompatibleTypeError, UntrustedTypeError)
 
 
+@dataclass(eq=False)
 class Advancer:
     """Advance runs and track the active ones."""
 
-    def __init__(
-        self,
-        *,
-        storage: StoreStorage,
-        store: HostStore,
-        catalog: Catalog,
-        clock: Clock,
-        max_attempts: int,
-        on_event: Callable[[str, WorkflowEvent[Any]], object] | None,
-    ) -> None:
-        self._storage = storage
-        self._store = store
-        self._catalog = catalog
-        self._clock = clock
-        self._max_attempts = max_attempts
-        self._on_event = on_event
-        self._active: dict[str, asyncio.Task[Any]] = {}
-        self._stopped: set[str] = set()
-        self.is_draining = False
-        """True once runs must stop at their next superstep boundary."""
-
-    @property
-    def count(self) -> int:
-        """The number of active runs."""
-        return len(self._active)
+    storage: StoreStorage
+    store: HostStore
+    catalog: Catalog
+    max_attempts: int
+    on_event: Callable[[str, WorkflowEvent[Any]], object] | None
+    active: dict[str, asyncio.Task[Any]] = field(default_factory=dict[str, "asyncio.Task[Any]"])
+    """The tasks that advance runs, by run."""
+    _stopped: set[str] = field(default_factory=set[str])
+    is_draining: bool = False
+    """True once runs must stop at their next superstep boundary."""
 
     async def advance(self, dispatch: Dispatch) -> Rest:
         """Advance a run until nothing is left to do, or until the host drains."""
         run_id = dispatch.run_id
-        if self.is_draining or run_id in self._stopped or run_id in self._active:
+        if self.is_draining or run_id in self._stopped or run_id in self.active:
             return Rest(None, tries_again=True)
-        with self._tracked(run_id), sharing():
-            try:
-                return await self._advance(dispatch)
-            except _OWNED_BY_OTHERS as error:
-                logger.info("run %r belongs to another process: %s", run_id, error)
-                return Rest(None, tries_again=True)
-            except _GONE as error:
-                logger.info("run %r can't be advanced: %s", run_id, error)
-                return Rest(None)
-            except Exception:
-                logger.exception("run %r could not be advanced", run_id)
-                return Rest(None, tries_again=True)
-
-    @contextmanager
-    def _tracked(self, run_id: str) -> Generator[None]:
         task = asyncio.current_task()
         assert task is not None, "a run is advanced by a task"
-        self._active[run_id] = task
+        self.active[run_id] = task
         try:
-            yield
+            with sharing():
+                return await self._advance(dispatch)
+        except _OWNED_BY_OTHERS as error:
+            logger.info("run %r belongs to another process: %s", run_id, error)
+            return Rest(None, tries_again=True)
+        except _GONE as error:
+            logger.info("run %r can't be advanced: %s", run_id, error)
+            return Rest(None)
+        except Exception:
+            logger.exception("run %r could not be advanced", run_id)
+            return Rest(None, tries_again=True)
         finally:
-            del self._active[run_id]
+            del self.active[run_id]
 
     async def _advance(self, dispatch: Dispatch) -> Rest:
         run_id = dispatch.run_id
-        record = await self._store.run(run_id)
+        record = await self.store.run(run_id)
         if record is None:
             raise RunNotFoundError(run_id)
         if record.run_status in _NOT_ADVANCED:
@@ -164,22 +145,16 @@ class Advancer:
             return Rest(record.run_status)
         try:
             with no_exit():
-                attempt = _Attempt(self._catalog.build(record.workflow_name))
+                attempt = _Attempt(self.catalog.build(record.workflow_name))
         except Exception:
             logger.exception("workflow %r of run %r could not be built", record.workflow_name, run_id)
             return Rest(None, tries_again=True)
         lease: Lease | None = None
-        if record.attempts >= self._max_attempts:
-            lease = await quarantine(self._store, self._clock, record, dispatch.token)
+        if record.attempts >= self.max_attempts:
+            lease = await quarantine(self.store, self.storage.clock, record, dispatch.token)
             if lease is None:
                 logger.error("run %r was quarantined after %d attempts", run_id, record.attempts)
                 return Rest("quarantined")
-        return await self._drive_leased(attempt, dispatch, record, lease)
-
-    async def _drive_leased(
-        self, attempt: _Attempt, dispatch: Dispatch, record: RunRecord, lease: Lease | None
-    ) -> Rest:
-        """Drive a run to its next stop. A run that is leased already continues under that lease."""
         try:
             with no_exit():
                 await self._drive(attempt, dispatch, lease)
@@ -187,13 +162,13 @@ class Advancer:
             return await self._failed(attempt, record, error)
         finally:
             if lease is not None and not attempt.has_opened:
-                await self._store.release(lease, halt=lease.halt)
-        return attempt.rest()
+                await self.store.release(lease, halt=lease.halt)
+        return attempt.state()
 
     async def _drive(self, attempt: _Attempt, dispatch: Dispatch, lease: Lease | None) -> None:
         call = Call(
             run_id=dispatch.run_id,
-            storage=self._storage,
+            storage=self.storage,
             skip_past_events=True,
             is_hosted=True,
             waits=False,
@@ -212,10 +187,10 @@ class Advancer:
             await stream.aclose()
 
     def _emit(self, run_id: str, event: WorkflowEvent[Any]) -> None:
-        if self._on_event is None:
+        if self.on_event is None:
             return
         try:
-            self._on_event(run_id, event)
+            self.on_event(run_id, event)
         except Exception:
             logger.exception("on_event failed for an event of run %r", run_id)
 
@@ -231,7 +206,7 @@ class Advancer:
             logger.warning("run %r is blocked: another version of the program wrote it: %s", run_id, error)
             return Rest(None, has_changed=attempt.has_changed)
         logger.warning("run %r failed: %s: %s", run_id, type(error).__name__, error)
-        if await fail(self._store, self._clock, run_id, error, has_opened=attempt.has_opened):
+        if await fail(self.store, self.storage.clock, run_id, error, has_opened=attempt.has_opened):
             return Rest("failed", has_changed=attempt.has_changed)
         return Rest(None, has_changed=attempt.has_changed, tries_again=True)
 
@@ -240,7 +215,7 @@ class Advancer:
         """Stop a run on this host, and do not start it again inside the block."""
         self._stopped.add(run_id)
         try:
-            await self._stop([self._active[run_id]] if run_id in self._active else [])
+            await self._stop([self.active[run_id]] if run_id in self.active else [])
             yield
         finally:
             self._stopped.discard(run_id)
@@ -249,11 +224,11 @@ class Advancer:
         """Let runs stop at their next boundary. Cancel the rest after `seconds`, or as soon as `hurry` is set."""
         self.is_draining = True
         try:
-            lives = list(self._active.values())
-            if lives and seconds > 0:
-                await first_of(asyncio.wait(lives), self._clock.sleep(seconds), hurry.wait())
+            tasks = list(self.active.values())
+            if tasks and seconds > 0:
+                await first_of(asyncio.wait(tasks), self.storage.clock.sleep(seconds), hurry.wait())
         finally:
-            await self._stop(list(self._active.values()))
+            await self._stop(list(self.active.values()))
 
     @staticmethod
     async def _stop(tasks: list[asyncio.Task[Any]]) -> None:
@@ -273,26 +248,20 @@ def _is_store_failure(error: Exception, *, has_opened: bool) -> bool:
     return not has_opened and not isinstance(error, WorkflowException)
 
 
+@dataclass(slots=True)
 class _Attempt:
     """One attempt to advance a run, and its progress."""
 
-    def __init__(self, workflow: Workflow) -> None:
-        self.workflow = workflow
-        self.is_inside = False
-        """True inside a superstep, False between two."""
-        self.has_changed = False
+    workflow: Workflow
+    is_inside: bool = False
+    """True inside a superstep, False between two."""
+    has_changed: bool = False
 
     def note(self, event: WorkflowEvent[Any]) -> None:
         """Track progress by the emitted events."""
-        match event.type:
-            case "superstep_started":
-                self.is_inside = True
-            case "checkpoint":
-                self.is_inside, self.has_changed = False, True
-            case "superstep_completed":
-                self.is_inside = False
-            case _:
-                pass
+        if event.type in {"superstep_started", "checkpoint", "superstep_completed"}:
+            self.is_inside = event.type == "superstep_started"
+            self.has_changed |= event.type == "checkpoint"
 
     @property
     def has_opened(self) -> bool:
@@ -306,7 +275,7 @@ class _Attempt:
             return isinstance(error, _WRITTEN_BY_ANOTHER_PROGRAM)
         return is_of_another_program(error, loaded_run.read_from)
 
-    def rest(self) -> Rest:
+    def state(self) -> Rest:
         """Return the state in which this attempt leaves the run."""
         loaded_run = self.workflow.loaded_run
         if loaded_run is None:
@@ -325,9 +294,8 @@ Factory: TypeAlias = Callable[[], Workflow]
 class Catalog:
     """Workflow factories by name. The workflows they build use the host's clock."""
 
-    def __init__(self, storage: object, clock: Clock) -> None:
+    def __init__(self, storage: StoreStorage) -> None:
         self._storage = storage
-        self._clock = clock
         self._factories: dict[str, Factory] = {}
 
     @property
@@ -363,7 +331,7 @@ class Catalog:
             raise TypeError(
                 f"{factory!r} returned a {type(made).__name__}, not a Workflow; return WorkflowBuilder(...).build()"
             )
-        return _with_own_executors(replace(made.graph, name=name or made.name), self._clock)
+        return _with_own_executors(replace(made.graph, name=name or made.name), self._storage.clock)
 
 
 def _with_own_executors(graph: Graph, clock: Clock) -> Workflow:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from perdure.clock import Clock
-    from perdure.hosting.scheduler import Advance, Rest
+    from perdure.hosting.scheduler import Advance
     from perdure.records import Due
     from perdure.storage import HostStore, Subscription
 
@@ -66,13 +66,13 @@ class DeferredRuns:
 
     def is_deferred(self, run_id: str, situation: Situation, *, at: str) -> bool:
         """Return True if the run must not be tried yet."""
-        held = self._deferred.get(run_id)
-        return held is not None and held.situation == situation and (held.until is None or held.until > at)
+        found = self._deferred.get(run_id)
+        return found is not None and found.situation == situation and (found.until is None or found.until > at)
 
     def was_deferred(self, run_id: str, situation: Situation) -> bool:
         """Return True if the run was deferred in this situation, even if its delay is over."""
-        held = self._deferred.get(run_id)
-        return held is not None and held.situation == situation
+        found = self._deferred.get(run_id)
+        return found is not None and found.situation == situation
 
     def defer(self, run_id: str, situation: Situation) -> None:
         """Defer the run until its situation changes."""
@@ -105,7 +105,7 @@ class DeferredRuns:
 
     def moments(self) -> Iterator[str]:
         """Yield the moments at which deferred runs become due."""
-        return (held.until for held in self._deferred.values() if held.until is not None)
+        return (each.until for each in self._deferred.values() if each.until is not None)
 
 
 _PROBATION = timedelta(seconds=10)
@@ -200,22 +200,16 @@ class EmbeddedScheduler:
         """The number of runs in memory: active and deferred."""
         return len(self._running) + len(self._deferred)
 
-    async def start(self, run_id: str) -> None:
-        """Look for work."""
-        await self.wake(run_id)
-
     async def wake(self, run_id: str) -> None:
         """Look for work, and try this run even if it was deferred."""
         self._deferred.release(run_id)
         self._woken.set()
 
+    start = cancel = wake
+
     async def wake_at(self, run_id: str, moment: datetime) -> None:
         """Look for work. The store knows the moment already."""
         del moment
-        await self.wake(run_id)
-
-    async def cancel(self, run_id: str) -> None:
-        """Look for work. The cancel command is in the run's inbox."""
         await self.wake(run_id)
 
     async def serve(self, advance: Advance, workflow_names: Collection[str]) -> None:
@@ -239,7 +233,7 @@ class EmbeddedScheduler:
                 self._woken.clear()
                 until = await self._look(advance, names)
                 self._failures = 0
-                await self._rest(subscription, until)
+                await self._wait(subscription, until)
 
     async def _look(self, advance: Advance, names: tuple[str, ...]) -> str | None:
         """Dispatch due runs while there is room. Return the moment of the next look, if there is one."""
@@ -254,7 +248,8 @@ class EmbeddedScheduler:
         for due in found:
             situation = situation_of(due, at=at)
             if len(self._running) < self._max_runs and await self._may_start(due, situation, at=at):
-                self._dispatch(advance, due, situation)
+                run_id = due.record.run_id
+                self._running[run_id] = asyncio.create_task(self._advance(advance, run_id, situation))
         moments = [moment for moment in self._deferred.moments() if moment > at]
         if any(self._is_suspected(due) for due in found):
             # No event signals progress of a suspected run, or room for the next one.
@@ -289,21 +284,13 @@ class EmbeddedScheduler:
                 self._suspects.clear(run_id)
         return self._suspects.has_room
 
-    def _dispatch(self, advance: Advance, due: Due, situation: Situation) -> None:
-        run_id = due.record.run_id
-        self._running[run_id] = asyncio.create_task(self._advanced(advance, run_id, situation))
-
-    async def _advanced(self, advance: Advance, run_id: str, situation: Situation) -> None:
+    async def _advance(self, advance: Advance, run_id: str, situation: Situation) -> None:
         try:
             rest = await advance(Dispatch(run_id))
         finally:
             del self._running[run_id]
             self._suspects.clear(run_id)
             self._woken.set()
-        self._note(run_id, situation, rest)
-
-    def _note(self, run_id: str, situation: Situation, rest: Rest) -> None:
-        """Defer a run that could not be advanced, for a delay or until something changes."""
         if rest.tries_again:
             self._deferred.defer_for_a_while(run_id, situation)
         elif rest.has_changed or rest.status in {"failed", "quarantined", "exported"}:
@@ -311,10 +298,6 @@ class EmbeddedScheduler:
         else:
             self._deferred.defer(run_id, situation)
 
-    async def _rest(self, subscription: Subscription, until: str | None) -> None:
-        if until is None:
-            await first_of(subscription.wait(), self._woken.wait())
-        else:
-            await first_of(
-                subscription.wait(), self._woken.wait(), self._clock.sleep(seconds_until(self._clock, until))
-            )
+    async def _wait(self, subscription: Subscription, until: str | None) -> None:
+        timers = [] if until is None else [self._clock.sleep(seconds_until(self._clock, until))]
+        await first_of(subscription.wait(), self._woken.wait(), *timers)

@@ -21,128 +21,23 @@ from perdure.errors import (
 from perdure.graph import WorkflowMessage
 from perdure.hosting.advance import Advancer, Catalog, Factory, end_halt
 from perdure.hosting.embedded import EmbeddedScheduler, first_of
-from perdure.hosting.run import HostedRun, RunInfo, RunReader
+from perdure.hosting.run import HostedRun, RunInfo, record_of, watch
 from perdure.records import RunStatus
 from perdure.storage import FileCheckpointStorage, StoreStorage, is_host_store, open_storage
 from perdure.workflows import Edit, apply_edit, check_budget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping
     from datetime import datetime, timedelta
 
     from perdure.events import WorkflowEvent
     from perdure.hosting.scheduler import Scheduler
     from perdure.kernel import Snapshot
-    from perdure.records import RunRecord
     from perdure.storage import HostStore, PendingRequest
     from perdure.workflows import Workflow
 
 _BUSY_SECONDS = 0.5
 """Wait this long for another process that is starting the same run. If that process dies, the store does not notify."""
-
-
-class RunStarter:
-    """Start, fork and reopen runs: commit their first checkpoint, and execute nothing."""
-
-    def __init__(self, storage: StoreStorage, store: HostStore, catalog: Catalog, reader: RunReader) -> None:
-        self._storage = storage
-        self._store = store
-        self._catalog = catalog
-        self._reader = reader
-
-    async def start(
-        self,
-        workflow_name: str,
-        message: Any,
-        *,
-        run_id: str | None,
-        deadline: timedelta | datetime | None,
-        budget: Mapping[str, float] | None,
-        kwargs: Mapping[str, Mapping[str, Any] | None],
-    ) -> str:
-        """Start a run, unless it was started with the same message. Return its id."""
-        workflow, clock = self._catalog.build(workflow_name), self._storage.clock
-        chosen = run_id or clock.new_id()
-        call = Call(
-            message=message.data if isinstance(message, WorkflowMessage) else message,
-            run_id=chosen,
-            storage=self._storage,
-            kwargs=kwargs,
-            deadline=None if deadline is None else moment_of(clock, deadline, "the deadline of a run"),
-            budget=None if budget is None else check_budget(budget),
-            commit_input_only=True,
-        )
-        self._require_storable(workflow, call)
-        while not await self._has_begun(workflow, call):
-            mark = await self._reader.mark(chosen)
-            try:
-                await _commit_input(workflow, call)
-            except RunBusyError:
-                # Another process is starting it. With the same message it is the same run.
-                await first_of(self._reader.mark(chosen, seen=mark), clock.sleep(_BUSY_SECONDS))
-            except (StaleHeadError, LeaseLostError):
-                continue
-            else:
-                break
-        return chosen
-
-    async def _has_begun(self, workflow: Workflow, call: Call) -> bool:
-        """Return True if the run exists. Raises RunExistsError if it was started with another message."""
-        assert call.run_id is not None, "a run that is started has an id"
-        record = await self._store.run(call.run_id)
-        if record is None:
-            return False
-        digest = input_digest(workflow.blueprint.bound(self._storage), call.message)
-        if record.workflow_name != workflow.name or record.input_digest != digest:
-            raise RunExistsError(call.run_id)
-        return True
-
-    def _require_storable(self, workflow: Workflow, call: Call) -> None:
-        given = resolve_kwargs(call.kwargs, workflow.graph.executors)
-        _, withheld = storable_kwargs(given, workflow.blueprint.bound(self._storage).values)
-        if withheld:
-            raise ValueError(
-                f"a host can't start run {call.run_id!r} with {', '.join(withheld)}: they are secret or can't be "
-                "stored, but any host that continues the run needs them; pass them to the executors in the factory"
-            )
-
-    async def fork(self, run_id: str, checkpoint_id: str | None, *, edit: Edit | None) -> str:
-        """Start a run at a checkpoint of another. Return its id. It has a checkpoint of its own at once."""
-        record = await self._reader.record(run_id)
-        chosen = checkpoint_id or record.head
-        assert chosen is not None, "a run that is known has a head"
-        manifest = await self._store.manifest(chosen)
-        if chosen != record.head and manifest.run_id != run_id:
-            raise WorkflowCheckpointException(
-                f"checkpoint {chosen!r} belongs to run {manifest.run_id!r}, not to {run_id!r}; fork that run"
-            )
-        workflow = self._catalog.build(record.workflow_name)
-        binding = workflow.blueprint.bound(self._storage)
-
-        def change(snapshot: Snapshot) -> Snapshot:
-            return apply_edit(snapshot, edit or Edit(), workflow.graph, binding.values)
-
-        loaded_run = await fork(workflow.blueprint, binding, checkpoint_id=chosen, change=change)
-        return loaded_run.run_id
-
-    async def reopen(self, run_id: str) -> bool:
-        """Let a failed, quarantined or cancelled run continue. Return True if it can."""
-        record = await self._reader.record(run_id)
-        if record.halt is not None:
-            await end_halt(self._store, run_id)
-        if record.status != "cancelled":
-            return record.halt is not None or (record.status == "running" and record.owner is None)
-        call = Call(run_id=run_id, storage=self._storage, commit_input_only=True)
-        # A process that has taken the run meanwhile continues it, which is what was asked for.
-        with suppress(RunBusyError, StaleHeadError, LeaseLostError):
-            await _commit_input(self._catalog.build(record.workflow_name), call)
-        return True
-
-
-async def _commit_input(workflow: Workflow, call: Call) -> None:
-    """Commit the input of the call."""
-    async for _ in workflow.stream(call):
-        pass
 
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -208,17 +103,8 @@ class Host:
         self._store = _host_store(self.storage)
         self._clock = self.storage.clock
         self._drain_seconds = drain_seconds
-        self._catalog = Catalog(self.storage, self._clock)
-        self._reader = RunReader(self.storage)
-        self._starter = RunStarter(self.storage, self._store, self._catalog, self._reader)
-        self._advancer = Advancer(
-            storage=self.storage,
-            store=self._store,
-            catalog=self._catalog,
-            clock=self._clock,
-            max_attempts=max_attempts,
-            on_event=on_event,
-        )
+        self._catalog = Catalog(self.storage)
+        self._advancer = Advancer(self.storage, self._store, self._catalog, max_attempts, on_event)
         self._scheduler = scheduler or EmbeddedScheduler(self._store, self._clock, max_runs=max_runs)
         self._serving: asyncio.Task[None] | None = None
 
@@ -230,7 +116,7 @@ class Host:
     @property
     def running(self) -> int:
         """The number of runs being advanced now."""
-        return self._advancer.count
+        return len(self._advancer.active)
 
     @property
     def workflow_names(self) -> tuple[str, ...]:
@@ -277,16 +163,42 @@ class Host:
         Raises UnknownWorkflowError, RunExistsError if the run was started with another message, EncodeError, and
         ValueError for kwargs that can't be stored.
         """
-        chosen = await self._starter.start(
-            workflow_name,
-            message,
-            run_id=run_id,
-            deadline=deadline,
-            budget=budget,
+        workflow, clock = self._catalog.build(workflow_name), self._clock
+        chosen = run_id or clock.new_id()
+        call = Call(
+            message=message.data if isinstance(message, WorkflowMessage) else message,
+            run_id=chosen,
+            storage=self.storage,
             kwargs={"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs},
+            deadline=None if deadline is None else moment_of(clock, deadline, "the deadline of a run"),
+            budget=None if budget is None else check_budget(budget),
+            commit_input_only=True,
         )
+        binding = workflow.blueprint.bound(self.storage)
+        _, withheld = storable_kwargs(resolve_kwargs(call.kwargs, workflow.graph.executors), binding.values)
+        if withheld:
+            raise ValueError(
+                f"a host can't start run {chosen!r} with {', '.join(withheld)}: they are secret or can't be "
+                "stored, but any host that continues the run needs them; pass them to the executors in the factory"
+            )
+        while True:
+            record = await self._store.run(chosen)
+            if record is not None:
+                digest = input_digest(binding, call.message)
+                if record.workflow_name != workflow.name or record.input_digest != digest:
+                    raise RunExistsError(chosen)
+                break
+            mark = await watch(self._store, chosen)
+            try:
+                await _commit_input(workflow, call)
+                break
+            except RunBusyError:
+                # Another process is starting it. With the same message it is the same run.
+                await first_of(watch(self._store, chosen, seen=mark), clock.sleep(_BUSY_SECONDS))
+            except (StaleHeadError, LeaseLostError):
+                continue
         await self._scheduler.start(chosen)
-        return self._handle(chosen)
+        return HostedRun(self, chosen)
 
     async def runs(
         self,
@@ -308,20 +220,23 @@ class Host:
         if limit is not None and limit < 1:
             raise ValueError(f"limit must be at least 1, not {limit}")
         status = "parked" if status == "quarantined" else status  # the stored name
-        if after is None:
-            found = await self._store.runs(workflow_name=workflow, status=status)
-        else:
-            found = _after(after, await self._store.runs(), workflow=workflow, status=status)
+        found = await self._store.runs(workflow_name=workflow, status=status)
+        if after is not None:
+            order = [record.run_id for record in await self._store.runs()]
+            if after not in order:
+                raise RunNotFoundError(after)
+            earlier = set(order[: order.index(after) + 1])
+            found = [record for record in found if record.run_id not in earlier]
         return [RunInfo.of(record) for record in found[:limit]]
 
     async def run(self, run_id: str) -> HostedRun:
         """Return a handle on a run. Raises RunNotFoundError."""
-        await self._reader.record(run_id)
-        return self._handle(run_id)
+        await record_of(self._store, run_id)
+        return HostedRun(self, run_id)
 
     async def info(self, run_id: str) -> RunInfo:
         """Return the state of a run. Raises RunNotFoundError."""
-        return RunInfo.of(await self._reader.record(run_id))
+        return RunInfo.of(await record_of(self._store, run_id))
 
     async def requests(self, run_id: str | None = None, workflow: str | None = None) -> list[PendingRequest]:
         """List open requests: of one run, of one workflow, or all."""
@@ -364,7 +279,7 @@ class Host:
 
         Raises RunNotFoundError, RunExportedError.
         """
-        record = await self._reader.record(run_id)
+        record = await record_of(self._store, run_id)
         await self.storage.cancel(run_id, reason=reason, by=by)
         if record.halt is not None and record.halt.kind != "exported":
             # Nobody reads the inbox of a halted run. Once the halt ends, the cancel command is what it finds first.
@@ -376,9 +291,24 @@ class Host:
 
         Raises RunNotFoundError, CheckpointNotFoundError, UnknownWorkflowError.
         """
-        forked = await self._starter.fork(run_id, checkpoint_id, edit=edit)
-        await self._scheduler.start(forked)
-        return self._handle(forked)
+        record = await record_of(self._store, run_id)
+        chosen = checkpoint_id or record.head
+        assert chosen is not None, "a run that is known has a head"
+        manifest = await self._store.manifest(chosen)
+        if chosen != record.head and manifest.run_id != run_id:
+            raise WorkflowCheckpointException(
+                f"checkpoint {chosen!r} belongs to run {manifest.run_id!r}, not to {run_id!r}; fork that run"
+            )
+        workflow = self._catalog.build(record.workflow_name)
+        binding = workflow.blueprint.bound(self.storage)
+
+        def change(snapshot: Snapshot) -> Snapshot:
+            return apply_edit(snapshot, edit or Edit(), workflow.graph, binding.values)
+
+        # The edit commits a checkpoint, so that the fork has its own at once.
+        loaded_run = await fork(workflow.blueprint, binding, checkpoint_id=chosen, change=change)
+        await self._scheduler.start(loaded_run.run_id)
+        return HostedRun(self, loaded_run.run_id)
 
     async def delete(self, run_id: str) -> bool:
         """Delete a run with its checkpoints, events, requests and unshared blobs. Return False if there is none.
@@ -400,10 +330,23 @@ class Host:
             found = await self._store.due(at=now(self._clock), workflow_names=self._catalog.names, limit=_EVERY)
             recovered = [due.record.run_id for due in found]
         else:
-            recovered = [run_id] if await self._starter.reopen(run_id) else []
+            recovered = [run_id] if await self._reopen(run_id) else []
         for each in recovered:
             await self._scheduler.wake(each)
         return recovered
+
+    async def _reopen(self, run_id: str) -> bool:
+        """Let a failed, quarantined or cancelled run continue. Return True if it can."""
+        record = await record_of(self._store, run_id)
+        if record.halt is not None:
+            await end_halt(self._store, run_id)
+        if record.status != "cancelled":
+            return record.halt is not None or (record.status == "running" and record.owner is None)
+        call = Call(run_id=run_id, storage=self.storage, commit_input_only=True)
+        # A process that has taken the run meanwhile continues it, which is what was asked for.
+        with suppress(RunBusyError, StaleHeadError, LeaseLostError):
+            await _commit_input(self._catalog.build(record.workflow_name), call)
+        return True
 
     async def __aenter__(self) -> Self:
         self._begin()
@@ -451,22 +394,10 @@ class Host:
         self._serving.add_done_callback(_log_error)
         return self._serving
 
-    def _handle(self, run_id: str) -> HostedRun:
-        return HostedRun(self, self._reader, run_id)
 
-
-def _after(
-    run_id: str, records: Sequence[RunRecord], *, workflow: str | None, status: RunStatus | None
-) -> list[RunRecord]:
-    """Return the matching runs that started after a run. Raises RunNotFoundError."""
-    position = next((number for number, record in enumerate(records) if record.run_id == run_id), None)
-    if position is None:
-        raise RunNotFoundError(run_id)
-    return [
-        record
-        for record in records[position + 1 :]
-        if workflow in {None, record.workflow_name} and status in {None, record.run_status}
-    ]
+async def _commit_input(workflow: Workflow, call: Call) -> None:
+    async for _ in workflow.stream(call):
+        pass
 
 
 def _log_error(serving: asyncio.Task[None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint import Reader, is_settled, known_paths, naming, only, request_event
 from perdure.clock import now
@@ -33,16 +33,42 @@ if TYPE_CHECKING:
     from perdure.hosting.host import Host
     from perdure.kernel import Output, Snapshot
     from perdure.records import HeadStatus, Manifest, RunRecord, RunStatus
-    from perdure.storage import PendingRequest, StoreStorage
+    from perdure.storage import PendingRequest, Store, StoreStorage
     from perdure.workflows import Edit
+
+
+_NO_MARK = Mark(head="", events=-1, commands=-1)
+"""A mark that no run has, so that a watch returns at once."""
+
+_STATES: Mapping[HeadStatus, WorkflowRunState] = {
+    "running": WorkflowRunState.IN_PROGRESS,
+    "waiting": WorkflowRunState.IDLE_WITH_PENDING_REQUESTS,
+    "sleeping": WorkflowRunState.SLEEPING,
+    "idle": WorkflowRunState.IDLE,
+    "cancelled": WorkflowRunState.CANCELLED,
+}
+
+
+async def record_of(store: Store, run_id: str) -> RunRecord:
+    """Return the store's record of a run. Raises RunNotFoundError."""
+    record = await store.run(run_id)
+    if record is None:
+        raise RunNotFoundError(run_id)
+    return record
+
+
+async def watch(store: Store, run_id: str, *, seen: Mark = _NO_MARK) -> Mark:
+    """Wait until a run's mark differs from `seen`, and return it."""
+    return await store.watch(run_id, seen=seen)
 
 
 class HostedRun:
     """A handle on one run. It works from any process, also while another one advances the run."""
 
-    def __init__(self, host: Host, reader: RunReader, run_id: str) -> None:
+    def __init__(self, host: Host, run_id: str) -> None:
         self._host = host
-        self._reader = reader
+        self._storage = host.storage
+        self._store = host.storage.store
         self.run_id = run_id
 
     def __repr__(self) -> str:
@@ -60,16 +86,28 @@ class HostedRun:
 
         Raises RunFailedError, RunQuarantinedError, RunExportedError, RunNotFoundError.
         """
-        return await self._reader.result(self.run_id)
+        while True:
+            mark = await watch(self._store, self.run_id)
+            record = await record_of(self._store, self.run_id)
+            _require_not_halted(record)
+            head = await self._head(record) if await self._is_idle(record) else None
+            if head is not None:
+                pending = await self.requests() if head.status == "waiting" else []
+                status: WorkflowEvent[Any] = WorkflowEvent("status", state=_STATES[head.status], origin=FRAMEWORK)
+                return WorkflowRunResult.of([*head.outputs(), *head.requests(pending), status])
+            await watch(self._store, self.run_id, seen=mark)
 
     async def outputs(self) -> list[Any]:
         """Return the committed outputs of the current turn, without waiting.
 
         An output this program can't decode is `Undecoded`. Raises RunNotFoundError, CheckpointDamagedError.
         """
-        return await self._reader.outputs(self.run_id)
+        while True:
+            head = await self._head(await record_of(self._store, self.run_id))
+            if head is not None:
+                return [event.data for event in head.outputs() if event.type == "output"]
 
-    def events(
+    async def events(
         self,
         from_seq: int = 1,
         *,
@@ -86,8 +124,18 @@ class HostedRun:
 
         Raises RunNotFoundError, EventsForgottenError, CheckpointDamagedError.
         """
-        ends_at = "idle" if until_idle or until_rest else "end" if until_end else None
-        return self._reader.events(self.run_id, from_seq=from_seq, follow=follow, ends_at=ends_at)
+        until_idle = until_idle or until_rest
+        due = from_seq
+        while True:
+            mark = await watch(self._store, self.run_id)
+            record = await record_of(self._store, self.run_id)
+            ends = not follow or ((until_idle or until_end) and await self._has_ended(record, or_waits=until_idle))
+            async for event in committed_events(self._store, self._storage.codec, self.run_id, from_seq=due):
+                yield event
+                due = due if event.seq is None else event.seq + 1
+            if ends:
+                return
+            await watch(self._store, self.run_id, seen=mark)
 
     async def requests(self) -> list[PendingRequest]:
         """List the open requests."""
@@ -115,7 +163,39 @@ class HostedRun:
 
     async def checkpoints(self) -> list[WorkflowCheckpoint]:
         """List the checkpoints of the run in commit order."""
-        return await self._reader.checkpoints(self.run_id)
+        await record_of(self._store, self.run_id)
+        return await self._storage.list_checkpoints(run_id=self.run_id)
+
+    async def _has_ended(self, record: RunRecord, *, or_waits: bool) -> bool:
+        if record.halt is not None:
+            return True
+        return await self._is_idle(record) and (or_waits or await self._status(record) != "waiting")
+
+    async def _is_idle(self, record: RunRecord) -> bool:
+        """Return True if no process has work to do for the run."""
+        status = await self._status(record)
+        is_due = status == "waiting" and record.wake_at is not None and record.wake_at <= now(self._storage.clock)
+        if status == "cancelled":
+            return True
+        if status in {"running", "sleeping"} or is_due or await self._store.inbox(self.run_id):
+            return False
+        # A command that has left the inbox may have moved the head since it was read.
+        return (await record_of(self._store, self.run_id)).head == record.head
+
+    async def _status(self, record: RunRecord) -> HeadStatus:
+        """Return a run's status. A fork without a checkpoint of its own has its parent's."""
+        head = await self._head(record) if record.position < 0 else None
+        return record.status if head is None else head.status
+
+    async def _head(self, record: RunRecord) -> _Head | None:
+        """Read the head, or return None if it was replaced, and perhaps removed, meanwhile."""
+        assert record.head is not None, "a run that is known has a head"
+        try:
+            return await _Head.read(self._storage, record.head)
+        except (CheckpointNotFoundError, CheckpointDamagedError):
+            if (await record_of(self._store, self.run_id)).head == record.head:
+                raise
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +247,7 @@ _REQUEST = "request/"
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class _Head:
     """A checkpoint with the blobs of its outputs and requests."""
 
     manifest: Manifest
@@ -175,7 +255,7 @@ class Head:
     blobs: Mapping[str, bytes]
 
     @classmethod
-    async def read(cls, storage: StoreStorage, checkpoint_id: str) -> Head:
+    async def read(cls, storage: StoreStorage, checkpoint_id: str) -> _Head:
         """Read a checkpoint. Raises CheckpointNotFoundError, CheckpointDamagedError."""
         manifest = await storage.store.manifest(checkpoint_id)
         with naming(checkpoint_id):
@@ -228,127 +308,6 @@ def _output_event(output: Output, values: CodedValues) -> WorkflowEvent[Any]:
     except (UntrustedTypeError, IncompatibleTypeError) as error:
         data = Undecoded(str(error), loads(as_kept(output.data).require_encoded().text))
     return WorkflowEvent(output.kind, data, executor_id=output.executor_id, origin=FRAMEWORK)
-
-
-_NO_MARK = Mark(head="", events=-1, commands=-1)
-"""A mark that no run has, so that a watch returns at once."""
-
-_STATES: Mapping[HeadStatus, WorkflowRunState] = {
-    "running": WorkflowRunState.IN_PROGRESS,
-    "waiting": WorkflowRunState.IDLE_WITH_PENDING_REQUESTS,
-    "sleeping": WorkflowRunState.SLEEPING,
-    "idle": WorkflowRunState.IDLE,
-    "cancelled": WorkflowRunState.CANCELLED,
-}
-
-
-class RunReader:
-    """Read runs of a storage. It never takes a lease."""
-
-    def __init__(self, storage: StoreStorage) -> None:
-        self._storage = storage
-        self._store = storage.store
-
-    async def mark(self, run_id: str, *, seen: Mark = _NO_MARK) -> Mark:
-        """Wait until a run's mark differs from `seen`, and return it."""
-        return await self._store.watch(run_id, seen=seen)
-
-    async def record(self, run_id: str) -> RunRecord:
-        """Return the store's record of a run. Raises RunNotFoundError."""
-        record = await self._store.run(run_id)
-        if record is None:
-            raise RunNotFoundError(run_id)
-        return record
-
-    async def result(self, run_id: str) -> WorkflowRunResult:
-        """Wait until a run is idle, waits or was cancelled; return its outputs, open requests and state.
-
-        Raises RunFailedError, RunQuarantinedError, RunExportedError, RunNotFoundError.
-        """
-        while True:
-            mark = await self.mark(run_id)
-            record = await self.record(run_id)
-            _require_not_halted(record)
-            if await self._is_at_rest(record):
-                found = await self._result(record)
-                if found is not None:
-                    return found
-            await self.mark(run_id, seen=mark)
-
-    async def outputs(self, run_id: str) -> list[Any]:
-        """Return the committed outputs of a run's current turn."""
-        while True:
-            head = await self._head(await self.record(run_id))
-            if head is not None:
-                return [event.data for event in head.outputs() if event.type == "output"]
-
-    async def _is_at_rest(self, record: RunRecord) -> bool:
-        """Return True if no process has work to do for the run."""
-        match await self._status(record):
-            case "cancelled":
-                return True
-            case "idle":
-                rests = not await self._store.inbox(record.run_id)
-            case "waiting":
-                is_due = record.wake_at is not None and record.wake_at <= now(self._storage.clock)
-                rests = not is_due and not await self._store.inbox(record.run_id)
-            case "running" | "sleeping":
-                return False
-        # A command that has left the inbox may have moved the head since it was read.
-        return rests and (await self.record(record.run_id)).head == record.head
-
-    async def _status(self, record: RunRecord) -> HeadStatus:
-        """Return a run's status. A fork without a checkpoint of its own has its parent's."""
-        if record.position >= 0:
-            return record.status
-        head = await self._head(record)
-        return record.status if head is None else head.status
-
-    async def _result(self, record: RunRecord) -> WorkflowRunResult | None:
-        """Return the result at the head, or None if the head has moved."""
-        head = await self._head(record)
-        if head is None:
-            return None
-        pending = await self._storage.requests(record.run_id) if head.status == "waiting" else []
-        status: WorkflowEvent[Any] = WorkflowEvent("status", state=_STATES[head.status], origin=FRAMEWORK)
-        return WorkflowRunResult.of([*head.outputs(), *head.requests(pending), status])
-
-    async def _head(self, record: RunRecord) -> Head | None:
-        """Read the head, or return None if it was replaced, and perhaps removed, meanwhile."""
-        assert record.head is not None, "a run that is known has a head"
-        try:
-            return await Head.read(self._storage, record.head)
-        except (CheckpointNotFoundError, CheckpointDamagedError):
-            if (await self.record(record.run_id)).head == record.head:
-                raise
-            return None
-
-    async def events(
-        self, run_id: str, *, from_seq: int, follow: bool, ends_at: Literal["idle", "end"] | None
-    ) -> AsyncGenerator[WorkflowEvent[Any]]:
-        """Yield committed events from a number on, and follow if asked."""
-        due = from_seq
-        while True:
-            mark = await self.mark(run_id)
-            record = await self.record(run_id)
-            ends = not follow or (ends_at is not None and await self._has_ended(record, ends_at))
-            committed = committed_events(self._store, self._storage.codec, run_id, from_seq=due)
-            async for event in committed:
-                yield event
-                due = due if event.seq is None else event.seq + 1
-            if ends:
-                return
-            await self.mark(run_id, seen=mark)
-
-    async def _has_ended(self, record: RunRecord, ends_at: Literal["idle", "end"]) -> bool:
-        if record.halt is not None:
-            return True
-        return await self._is_at_rest(record) and (ends_at == "idle" or await self._status(record) != "waiting")
-
-    async def checkpoints(self, run_id: str) -> list[WorkflowCheckpoint]:
-        """List the checkpoints of a run in commit order."""
-        await self.record(run_id)
-        return await self._storage.list_checkpoints(run_id=run_id)
 
 
 def _require_not_halted(record: RunRecord) -> None:

@@ -42,12 +42,11 @@ class ThreadConflictError(ThreadError):
     def __init__(self, session_id: str, thread_id: str, *, expected: int, sequence: int) -> None:
         self.expected = expected
         self.sequence = sequence
-        super().__init__(
-            session_id,
-            thread_id,
+        text = (
             f"{label(session_id, thread_id)} is at {sequence}, not at {expected}, and nothing was appended; read what "
-            f"is new with read(..., after={min(expected, sequence)}), and append again with expected={sequence}",
+            f"is new with read(..., after={min(expected, sequence)}), and append again with expected={sequence}"
         )
+        super().__init__(session_id, thread_id, text)
 
 
 class ThreadExistsError(ThreadError, ValueError):
@@ -55,12 +54,11 @@ class ThreadExistsError(ThreadError, ValueError):
 
     def __init__(self, session_id: str, thread_id: str, *, what: str) -> None:
         self.what = what
-        super().__init__(
-            session_id,
-            thread_id,
+        text = (
             f"{label(session_id, thread_id)} exists and is {what}; give the new fork another name, or delete that "
-            "thread",
+            "thread"
         )
+        super().__init__(session_id, thread_id, text)
 
 
 class ThreadNotFoundError(ThreadError, ValueError):
@@ -84,11 +82,8 @@ class ThreadInUseError(ThreadError):
     def __init__(self, session_id: str, thread_id: str, *, forks: Sequence[str]) -> None:
         self.forks = tuple(forks)
         names = ", ".join(map(repr, self.forks))
-        super().__init__(
-            session_id,
-            thread_id,
-            f"{label(session_id, thread_id)} can't be deleted: {names} was forked from it; delete the forks first",
-        )
+        text = f"{label(session_id, thread_id)} can't be deleted: {names} was forked from it; delete the forks first"
+        super().__init__(session_id, thread_id, text)
 
 
 class ThreadNameError(ThreadError, ValueError):
@@ -105,12 +100,11 @@ class ThreadMessageError(ThreadError, TypeError):
     def __init__(self, session_id: str, thread_id: str, *, path: str, reason: str) -> None:
         self.path = path
         self.reason = reason
-        super().__init__(
-            session_id,
-            thread_id,
+        text = (
             f"{path} can't be kept in {label(session_id, thread_id)}: {reason}; convert it to plain data, or "
-            "register its type with perdure.register_type in all programs that read the thread",
+            "register its type with perdure.register_type in all programs that read the thread"
         )
+        super().__init__(session_id, thread_id, text)
 
 
 class ThreadWriteError(ThreadError):
@@ -118,12 +112,11 @@ class ThreadWriteError(ThreadError):
 
     def __init__(self, session_id: str, thread_id: str, *, reason: str) -> None:
         self.reason = reason
-        super().__init__(
-            session_id,
-            thread_id,
+        text = (
             f"the append to {label(session_id, thread_id)} may not have been written: {reason}; fix the cause and "
-            "append again, with key=... so that it is done once",
+            "append again, with key=... so that it is done once"
         )
+        super().__init__(session_id, thread_id, text)
 
 
 class ThreadDamagedError(ThreadError):
@@ -131,8 +124,5 @@ class ThreadDamagedError(ThreadError):
 
     def __init__(self, session_id: str, thread_id: str, *, reason: str) -> None:
         self.reason = reason
-        super().__init__(
-            session_id,
-            thread_id,
-            f"{label(session_id, thread_id)} is damaged: {reason}; restore the store from a copy",
-        )
+        text = f"{label(session_id, thread_id)} is damaged: {reason}; restore the store from a copy"
+        super().__init__(session_id, thread_id, text)

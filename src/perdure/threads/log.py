@@ -1,39 +1,144 @@
-"""Read, append to, fork and delete threads. A fork shares the events of its parent."""
+"""Read, append to, fork and delete threads. A fork shares the events of its parent.
+
+A thread is changed by one caller at a time: a queue orders the tasks of this process, a lease the processes.
+"""
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import asyncio
+import itertools
+import os
+import threading
+from collections import deque
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
 
+from perdure.clock import SystemClock
 from perdure.codec import DamagedPartError
-from perdure.errors import CheckpointNotFoundError, LeaseLostError, RunNotFoundError, StaleHeadError
-from perdure.records import Commit, Manifest
+from perdure.errors import (
+    CheckpointDamagedError,
+    CheckpointNotFoundError,
+    CheckpointWriteError,
+    LeaseLostError,
+    PartDamagedError,
+    RunBusyError,
+    RunNotFoundError,
+    StaleHeadError,
+)
+from perdure.records import Commit, Manifest, NewRun
 from perdure.threads.errors import (
     ThreadConflictError,
     ThreadDamagedError,
     ThreadExistsError,
     ThreadInUseError,
     ThreadNotFoundError,
+    ThreadWriteError,
 )
-from perdure.threads.lease import thread_errors
 from perdure.threads.thread import ForkPoint, Header, Place, ThreadName, batch_of, session_name, session_of
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Generator
+
     from perdure.clock import Clock
     from perdure.records import Lease, NewEvents, RunRecord
     from perdure.storage import TenantStore
-    from perdure.threads.lease import ThreadLeases
     from perdure.threads.thread import Appended, Batch, Thread, ThreadEvent
 
 _BATCHES_AT_ONCE = 1000
+_LOOK_SECONDS = 0.01
+_LOOKS_MAX = 100
+
+# Other processes use the machine's time, whatever clock a store was given.
+_pause = SystemClock().sleep
 
 
-class ThreadReader:
-    """Read threads while others append."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    """A place in a queue. Its turn comes when `turn` has a result."""
 
-    def __init__(self, store: TenantStore) -> None:
+    loop: asyncio.AbstractEventLoop
+    turn: Future[None]
+
+
+class _Queues:
+    """Queues by subject. The first of each queue has the turn."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queues: dict[str, deque[_Waiting]] = {}
+
+    def join(self, subject: str) -> _Waiting:
+        """Join the end of a queue."""
+        mine = _Waiting(asyncio.get_running_loop(), Future())
+        # A concurrent future can't be cancelled by a task, so the place is kept until it is left.
+        mine.turn.set_running_or_notify_cancel()
+        with self._lock:
+            queue = self._queues.setdefault(subject, deque())
+            queue.append(mine)
+            self._advance(subject, queue)
+        return mine
+
+    def leave(self, subject: str, mine: _Waiting) -> None:
+        """Leave the queue, before or after the turn."""
+        with self._lock:
+            queue = self._queues.get(subject)
+            if queue is not None and mine in queue:
+                queue.remove(mine)
+                self._advance(subject, queue)
+
+    def _advance(self, subject: str, queue: deque[_Waiting]) -> None:
+        """Give the first in the queue its turn. Skip closed event loops, which never leave."""
+        while queue and queue[0].loop.is_closed():
+            queue.popleft()
+        if not queue:
+            self._queues.pop(subject, None)
+        elif not queue[0].turn.done():
+            queue[0].turn.set_result(None)
+
+
+_queues = _Queues()
+
+
+@asynccontextmanager
+async def turn(subject: str) -> AsyncGenerator[None]:
+    """Wait for the turn and keep it until the block ends."""
+    queues = _queues
+    mine = queues.join(subject)
+    try:
+        if not mine.turn.done():
+            await asyncio.wrap_future(mine.turn)
+        yield
+    finally:
+        queues.leave(subject, mine)
+
+
+def _start_afresh() -> None:
+    global _queues  # noqa: PLW0603 - those who wait are the parent's, and a forked child may not inherit a taken lock
+    _queues = _Queues()
+
+
+os.register_at_fork(after_in_child=_start_afresh)
+
+
+@contextmanager
+def thread_errors(name: ThreadName) -> Generator[None]:
+    """Make errors of the store name the thread instead of its run."""
+    try:
+        yield
+    except (CheckpointDamagedError, PartDamagedError) as error:
+        raise ThreadDamagedError(name.session_id, name.thread_id, reason=error.reason) from error
+    except CheckpointWriteError as error:
+        raise ThreadWriteError(name.session_id, name.thread_id, reason=error.reason) from error
+
+
+class ThreadLog:
+    """The threads of a store."""
+
+    def __init__(self, store: TenantStore, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
 
     async def find(self, name: ThreadName) -> Place | None:
         """Return the state of a thread, or None. Raises ThreadDamagedError."""
@@ -82,7 +187,7 @@ class ThreadReader:
         return [event for batch in await self.batches(place, after=after, until=until) for event in batch.events]
 
     async def batches(self, place: Place, *, after: int = 0, until: int | None = None) -> list[Batch]:
-        """Return the same events grouped by append."""
+        """Return the events after one number and up to another, grouped by append."""
         found: list[Batch] = []
         for each, last in reversed(await self._ancestry(place, after=after, until=until)):
             found += await self._own_batches(each, after=max(after, each.base), until=last)
@@ -116,24 +221,6 @@ class ThreadReader:
                 after = place.base + batches[-1].last
         return [batch for batch in found if batch.events]
 
-
-def _cut(batch: Batch, *, after: int, until: int | None) -> Batch:
-    wanted = [event for event in batch.events if event.sequence > after and (until is None or event.sequence <= until)]
-    return replace(batch, events=tuple(wanted))
-
-
-def _damaged(name: ThreadName, reason: str) -> ThreadDamagedError:
-    return ThreadDamagedError(name.session_id, name.thread_id, reason=reason)
-
-
-class ThreadWriter:
-    """Append to threads."""
-
-    def __init__(self, store: TenantStore, reader: ThreadReader, leases: ThreadLeases) -> None:
-        self._store = store
-        self._reader = reader
-        self._leases = leases
-
     async def append(self, name: ThreadName, new: Appended, *, expected: int | None, since: int) -> int:
         """Append, unless it was done already. Return the number of the last event.
 
@@ -144,7 +231,7 @@ class ThreadWriter:
         while True:
             try:
                 with thread_errors(name):
-                    async with self._leases.of(name) as lease:
+                    async with self._leased(name) as lease:
                         return await self._append(lease, name, new, expected=expected, looks_behind=looks_behind)
             except (LeaseLostError, StaleHeadError):
                 # Another owner has replaced us. If the connection was lost, our write may have succeeded.
@@ -153,28 +240,28 @@ class ThreadWriter:
     async def _append(
         self, lease: Lease, name: ThreadName, new: Appended, *, expected: int | None, looks_behind: int | None
     ) -> int:
-        place = await self._reader.find(name)
+        place = await self.find(name)
         sequence = place.sequence if place else 0
         if place is not None and looks_behind is not None:
             done = await self._find_append(place, new, behind=looks_behind)
             if done is not None:
                 return done
-        require_at(name, place, expected)
+        if expected is not None and sequence != expected:
+            raise ThreadConflictError(name.session_id, name.thread_id, expected=expected, sequence=sequence)
         if not new.events.count:
             return sequence
-        header = Header(new.id, tags=new.tags)
-        if place is not None:
-            header = Header(new.id, place.header.forked_from, {**place.header.tags, **new.tags})
-        await self.commit(lease, name, place, header, at=new.at, events=new.events)
+        before = place.header if place else Header("")
+        header = Header(new.id, before.forked_from, {**before.tags, **new.tags})
+        await self._commit(lease, name, place, header, at=new.at, events=new.events)
         return sequence + new.events.count
 
     async def _find_append(self, place: Place, new: Appended, *, behind: int) -> int | None:
         """Return the last number of this append, or of an earlier one with its key, if there is one."""
-        found = await self._reader.batches(place, after=behind)
+        found = await self.batches(place, after=behind)
         done = [each for each in found if each.append == new.id or (new.key is not None and each.key == new.key)]
         return done[-1].events[-1].sequence if done else None
 
-    async def commit(
+    async def _commit(
         self,
         lease: Lease,
         name: ThreadName,
@@ -200,29 +287,39 @@ class ThreadWriter:
         # Settled, so that no host takes a thread for work.
         await self._store.commit(lease, Commit(manifest, (), head, settled=True, status="idle", events=events))
 
+    @asynccontextmanager
+    async def _leased(self, name: ThreadName, *, creates: bool = True) -> AsyncGenerator[Lease]:
+        """Take the lease of a thread, and create the thread if `creates`. Raises RunNotFoundError.
 
-def require_at(name: ThreadName, place: Place | None, expected: int | None) -> None:
-    """Raise ThreadConflictError unless the thread is at the expected number."""
-    sequence = place.sequence if place else 0
-    if expected is not None and sequence != expected:
-        raise ThreadConflictError(name.session_id, name.thread_id, expected=expected, sequence=sequence)
-
-
-class ThreadForks:
-    """Fork threads, and delete threads without forks."""
-
-    def __init__(
-        self, store: TenantStore, clock: Clock, reader: ThreadReader, writer: ThreadWriter, leases: ThreadLeases
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._reader = reader
-        self._writer = writer
-        self._leases = leases
+        A change is short, so a living owner is waited for, one second at most. After that the thread is taken over,
+        because its owner is frozen or unreachable. Every write carries the lease's token, so a replaced owner can't
+        write.
+        """
+        async with turn(f"{self._store.place} {name.run_id}"):
+            now, nonce = self._clock.now().isoformat(), self._clock.new_id()
+            create = NewRun(name.run_id, name.workflow_name, created_at=now, nonce=nonce) if creates else None
+            lease: Lease | None = None
+            with thread_errors(name):
+                for looks in itertools.count():
+                    try:
+                        lease = await self._store.acquire(name.run_id, create=create, takeover=looks >= _LOOKS_MAX)
+                        break
+                    except RunBusyError:
+                        await _pause(_LOOK_SECONDS)
+            assert lease is not None, "a lease that is taken over is not refused"
+            try:
+                yield lease
+            finally:
+                await self._store.release(lease)
 
     async def fork(self, parent: ThreadName, new: ThreadName, *, from_message: str | int | None) -> Thread:
         """Return the fork, made now or before. Raises ThreadNotFoundError, ThreadExistsError, TypeError."""
-        _require_message(from_message)
+        given = cast("object", from_message)
+        if isinstance(given, bool) or not isinstance(given, str | int | None):
+            raise TypeError(
+                f"from_message is {from_message!r}: give the id of a message, its sequence number, 0 for none of them, "
+                "or leave it out for the last"
+            )
         while True:
             try:
                 with thread_errors(new):
@@ -236,19 +333,20 @@ class ThreadForks:
     async def _fork(self, parent: ThreadName, new: ThreadName, from_message: str | int | None) -> Thread:
         if parent == new:
             raise ThreadExistsError(new.session_id, new.thread_id, what="the thread to be forked itself")
-        async with AsyncExitStack() as held:
+        async with AsyncExitStack() as stack:
             leases: dict[ThreadName, Lease] = {}
             # Take leases in a fixed order, or two tasks that fork each other's threads would deadlock.
             for each in sorted((parent, new), key=lambda name: name.run_id):
-                leases[each] = await held.enter_async_context(self._leases.of(each, creates=each == new))
-            place = await self._reader.find(parent)
+                leases[each] = await stack.enter_async_context(self._leased(each, creates=each == new))
+            place = await self.find(parent)
             if place is None:
                 raise ThreadNotFoundError(parent.session_id, parent.thread_id)
             point = ForkPoint(parent.thread_id, await self._point(place, from_message))
-            found = await self._reader.find(new)
+            found = await self.find(new)
             if found is None:
-                found = await self._made(leases[parent], place, leases[new], new, point)
-            return _same(found, point).thread()
+                found = await self._make_fork(leases[parent], place, leases[new], new, point)
+            _require_fork(found, point)
+            return found.thread()
 
     async def _point(self, place: Place, from_message: str | int | None) -> int:
         match from_message:
@@ -257,9 +355,7 @@ class ThreadForks:
             case int() if 0 <= from_message <= place.sequence:
                 return from_message
             case str():
-                numbers = [
-                    each.sequence for each in await self._reader.events(place) if each.message_id == from_message
-                ]
+                numbers = [each.sequence for each in await self.events(place) if each.message_id == from_message]
                 if numbers:
                     return numbers[-1]
             case int():
@@ -267,51 +363,53 @@ class ThreadForks:
         name = place.name
         raise ThreadNotFoundError(name.session_id, name.thread_id, message=from_message, last=place.sequence)
 
-    async def _made(self, held: Lease, parent: Place, lease: Lease, new: ThreadName, point: ForkPoint) -> Place:
+    async def _make_fork(
+        self, parent_lease: Lease, parent: Place, lease: Lease, new: ThreadName, point: ForkPoint
+    ) -> Place:
         header = Header(self._clock.new_id(), point)
-        await self._writer.commit(lease, new, None, header, at=self._clock.now().isoformat())
+        await self._commit(lease, new, None, header, at=self._clock.now().isoformat())
         try:
             # Only the owner of the parent's lease knows that nobody is deleting it.
-            await self._store.record(held, head=parent.record.head, records=(), durable=False)
+            await self._store.record(parent_lease, head=parent.record.head, records=(), durable=False)
         except (LeaseLostError, StaleHeadError):
             await self._store.remove(new.run_id, takeover=True)
             raise
-        found = await self._reader.find(new)
-        assert found is not None, f"the fork {new.run_id!r} was made, and it is held"
+        found = await self.find(new)
+        assert found is not None, f"the fork {new.run_id!r} was made, and it is leased"
         return found
 
     async def delete(self, name: ThreadName) -> bool:
         """Delete a thread. Return False if there is none. Raises ThreadInUseError."""
         with thread_errors(name):
             try:
-                async with self._leases.of(name, creates=False):
-                    await self._require_no_forks(name)
+                async with self._leased(name, creates=False):
+                    places = await self.places(name.session_id)
+                    forks = [place.name.thread_id for place in places if place.parent == name]
+                    if forks:
+                        raise ThreadInUseError(name.session_id, name.thread_id, forks=forks)
                     return await self._store.remove(name.run_id, takeover=True)
             except RunNotFoundError:
                 return False
 
-    async def _require_no_forks(self, name: ThreadName) -> None:
-        places = await self._reader.places(name.session_id)
-        forks = [place.name.thread_id for place in places if place.parent == name]
-        if forks:
-            raise ThreadInUseError(name.session_id, name.thread_id, forks=forks)
+
+def _cut(batch: Batch, *, after: int, until: int | None) -> Batch:
+    wanted = [event for event in batch.events if event.sequence > after and (until is None or event.sequence <= until)]
+    return replace(batch, events=tuple(wanted))
 
 
-def _same(found: Place, point: ForkPoint) -> Place:
-    """Return the existing thread if it is the requested fork."""
-    there = found.header.forked_from
-    if there == point:
-        return found
-    what = "no fork" if there is None else f"a fork of {there.thread_id!r} at {there.sequence}, not at {point.sequence}"
-    if there is not None and there.thread_id != point.thread_id:
-        what = f"a fork of {there.thread_id!r}, not of {point.thread_id!r}"
-    raise ThreadExistsError(found.name.session_id, found.name.thread_id, what=what)
+def _damaged(name: ThreadName, reason: str) -> ThreadDamagedError:
+    return ThreadDamagedError(name.session_id, name.thread_id, reason=reason)
 
 
-def _require_message(given: object) -> None:
-    """Raise TypeError unless the value names a message. A bool is refused although it is an int."""
-    if given is not None and (isinstance(given, bool) or not isinstance(given, str | int)):
-        raise TypeError(
-            f"from_message is {given!r}: give the id of a message, its sequence number, 0 for none of them, or leave "
-            "it out for the last"
-        )
+def _require_fork(found: Place, point: ForkPoint) -> None:
+    """Raise ThreadExistsError unless an existing thread is the requested fork."""
+    actual = found.header.forked_from
+    match actual:
+        case None:
+            what = "no fork"
+        case ForkPoint(point.thread_id):
+            what = f"a fork of {actual.thread_id!r} at {actual.sequence}, not at {point.sequence}"
+        case _:
+            what = f"a fork of {actual.thread_id!r}, not of {point.thread_id!r}"
+    if actual != point:
+        raise ThreadExistsError(found.name.session_id, found.name.thread_id, what=what)

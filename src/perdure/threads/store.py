@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Self, cast
 from perdure.agents import Message
 from perdure.clock import SystemClock
 from perdure.records import LatestOnly, Retention
-from perdure.threads.lease import ThreadLeases
-from perdure.threads.log import ThreadForks, ThreadReader, ThreadWriter
+from perdure.storage import FileStore, MemoryStore, PostgresStore, SqliteStore
+from perdure.threads.log import ThreadLog
 from perdure.threads.thread import ThreadName, appended, tenant_name
 
 if TYPE_CHECKING:
@@ -32,10 +32,7 @@ class SessionStore:
         self._base = store
         self._clock = clock or SystemClock()
         self._store = store.tenant(tenant_name(tenant))
-        self._reader = ThreadReader(self._store)
-        leases = ThreadLeases(self._store, self._clock)
-        self._writer = ThreadWriter(self._store, self._reader, leases)
-        self._forks = ThreadForks(self._store, self._clock, self._reader, self._writer, leases)
+        self._log = ThreadLog(self._store, self._clock)
 
     @property
     def place(self) -> str:
@@ -76,7 +73,7 @@ class SessionStore:
         """
         name = ThreadName(session_id, thread_id)
         new = appended(name, _messages(messages), self._clock, key=key, tags=_tags(tags))
-        return await self._writer.append(name, new, expected=expected, since=since)
+        return await self._log.append(name, new, expected=expected, since=since)
 
     async def read(
         self, session_id: str, thread_id: str, *, after: int = 0, until: int | None = None
@@ -85,8 +82,8 @@ class SessionStore:
 
         The events of a fork start with those of its parent. Raises ThreadDamagedError.
         """
-        place = await self._reader.find(ThreadName(session_id, thread_id))
-        return [] if place is None else await self._reader.events(place, after=max(0, after), until=until)
+        place = await self._log.find(ThreadName(session_id, thread_id))
+        return [] if place is None else await self._log.events(place, after=max(0, after), until=until)
 
     async def messages(self, session_id: str, thread_id: str, *, until: int | None = None) -> list[Message]:
         """Return the messages of a thread up to a number. Raises ThreadDamagedError."""
@@ -94,16 +91,16 @@ class SessionStore:
 
     async def thread(self, session_id: str, thread_id: str) -> Thread | None:
         """Return the state of a thread, or None."""
-        place = await self._reader.find(ThreadName(session_id, thread_id))
+        place = await self._log.find(ThreadName(session_id, thread_id))
         return None if place is None else place.thread()
 
     async def threads(self, session_id: str) -> list[Thread]:
         """List the threads of a session in the order they started."""
-        return [place.thread() for place in await self._reader.places(session_id)]
+        return [place.thread() for place in await self._log.places(session_id)]
 
     async def sessions(self) -> list[str]:
         """List the sessions that have threads in the order they started. This reads all threads."""
-        return await self._reader.sessions()
+        return await self._log.sessions()
 
     async def fork(
         self, session_id: str, thread_id: str, new_thread_id: str, *, from_message: str | int | None = None
@@ -119,14 +116,14 @@ class SessionStore:
             TypeError: `from_message` is neither a string nor a number.
         """
         parent = ThreadName(session_id, thread_id)
-        return await self._forks.fork(parent, parent.sibling(new_thread_id), from_message=from_message)
+        return await self._log.fork(parent, parent.sibling(new_thread_id), from_message=from_message)
 
     async def delete(self, session_id: str, thread_id: str) -> bool:
         """Delete a thread. Return False if there is none. Raises ThreadInUseError while forks depend on it.
 
         The bytes of large contents are freed by the next `collect`, which also runs by itself.
         """
-        return await self._forks.delete(ThreadName(session_id, thread_id))
+        return await self._log.delete(ThreadName(session_id, thread_id))
 
     async def collect(self) -> int:
         """Delete blobs that no thread refers to. Return their number."""
@@ -174,8 +171,6 @@ class InMemorySessionStore(SessionStore):
     """Keep sessions in memory, for tests."""
 
     def __init__(self, *, tenant: str | None = None, clock: Clock | None = None) -> None:
-        from perdure.storage import MemoryStore  # noqa: PLC0415
-
         clock = clock or SystemClock()
         super().__init__(MemoryStore(retention=_RETENTION, clock=clock), tenant=tenant, clock=clock)
 
@@ -195,8 +190,6 @@ class FileSessionStore(SessionStore):
         lease_seconds: float = 30.0,
         durability: Durability = "commit",
     ) -> None:
-        from perdure.storage import FileStore  # noqa: PLC0415
-
         clock = clock or SystemClock()
         store = FileStore(
             directory, retention=_RETENTION, clock=clock, lease_seconds=lease_seconds, durability=durability
@@ -220,8 +213,6 @@ class SqliteSessionStore(SessionStore):
         lease_seconds: float = 30.0,
         durability: Durability = "commit",
     ) -> None:
-        from perdure.storage import SqliteStore  # noqa: PLC0415
-
         clock = clock or SystemClock()
         store = SqliteStore(path, retention=_RETENTION, clock=clock, lease_seconds=lease_seconds, durability=durability)
         super().__init__(store, tenant=tenant, clock=clock)
@@ -246,8 +237,6 @@ class PostgresSessionStore(SessionStore):
         pool_size: int = 4,
         durability: Durability = "commit",
     ) -> None:
-        from perdure.storage import PostgresStore  # noqa: PLC0415
-
         clock = clock or SystemClock()
         store = PostgresStore(
             dsn,
