@@ -75,7 +75,7 @@ def test_a_value_that_comes_back_at_any_moment_of_a_collection_is_there(quick_pa
         if next(gaps) <= moment:
             break
         moments += 1
-    assert moments == 2, "before the lock is taken, and when it is free again"
+    assert moments == 4, "around the lock of opening the directory, and around that of the collection"
 
 
 def test_runs_that_never_rest_lose_nothing_to_a_collection(quick_path: Path) -> None:

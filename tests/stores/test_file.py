@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import threading
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from typing_extensions import override
@@ -16,7 +15,7 @@ from typing_extensions import override
 from perdure import FileCheckpointStorage, Host
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import KeepFor, KeepLast, LatestOnly, Retention, digest
-from perdure.storage import Disk, FileStore, Stamp
+from perdure.storage import Disk, FileStore
 from perdure.storage.file import FileBackend, lines
 from perdure.testing.stores import (
     LEAVING_IDS,
@@ -452,26 +451,8 @@ async def test_a_directory_of_a_later_layout_is_refused(tmp_path: Path) -> None:
     await store.close()
 
 
-class NewToAll(CountingDisk):
-    """Two that open the directory find it new at the same moment."""
-
-    both: ClassVar = threading.Barrier(2)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.has_looked = False
-
-    @override
-    def stamp(self, path: Path) -> Stamp | None:
-        found = super().stamp(path)
-        if path.name == "format" and not self.has_looked:
-            self.has_looked = True
-            self.both.wait(timeout=30)
-        return found
-
-
 async def test_of_those_that_find_a_directory_new_one_lays_it_out(tmp_path: Path) -> None:
-    disks = NewToAll(), NewToAll()
+    disks = CountingDisk(), CountingDisk()
     stores = [FileStore(tmp_path, disk=disk) for disk in disks]
     assert await asyncio.gather(*(store.ids() for store in stores)) == [[], []]
     assert sorted(disk.changes.count("format.aside") for disk in disks) == [0, 1]

@@ -15,8 +15,7 @@ from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import Blob, Manifest, Owner
 from perdure.storage import Disk, this_process
 from perdure.storage.file import lines
-from perdure.storage.file.blobs import place as place_blobs
-from perdure.storage.file.checkpoints import CheckpointFile, decode, encode, fits_inline
+from perdure.storage.file.checkpoints import CheckpointFile, choose_inline, decode, encode, fits_inline
 from perdure.storage.file.directory import Counter
 from perdure.storage.owners import Owners
 from perdure.storage.rules import file_name
@@ -238,6 +237,6 @@ def test_blobs_beside_have_all_that_they_refer_to_beside() -> None:
     alone = Blob.of(b'"alone"')
     toc = {"large": large.hash, "twig": twig.hash, "alone": alone.hash, "elsewhere": "0" * 40}
     known = {blob.hash: blob for blob in (leaf, twig, large, alone)}
-    inline, beside = place_blobs(toc.values(), carried={}, new=known)
+    inline, beside = choose_inline(toc.values(), carried={}, new=known)
     assert inline == {alone.hash: alone}
     assert beside.keys() == {large.hash, twig.hash, leaf.hash}

@@ -33,8 +33,8 @@ pytestmark = pytest.mark.timeout(3600 if IS_SOAK else 120)
 CHANCES = 40 if IS_SOAK else 1
 """How many ways of losing something are tried at each moment, besides losing all and nothing."""
 
-MADE_OF_OTHERS = {"replace", "flush", "always_fsync"}
-"""Methods of a disk that only call its other methods."""
+MADE_OF_OTHERS = {"replace", "flush", "always_fsync", "secure", "sync_directory"}
+"""Methods of a disk that only call others, `_sync_by_name` among them."""
 
 STRIDE = 1 if IS_SOAK else 2
 """Of all that a power cut can leave, each so many-th is looked at."""

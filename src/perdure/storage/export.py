@@ -47,12 +47,14 @@ async def export_run(
     target = _target(path)
     with contextlib.suppress(RunExportedError):
         await _close(store, clock, run_id, takeover=takeover)
-    halt = await _require_closed(store, run_id)
+    halt = _require_closed(await _require_run(store, run_id))
     archive = await _archive(store, run_id, closed_by=halt)
     aside = target.with_name(f".{clock.new_id()}.export")
     try:
         await asyncio.to_thread(_write, archive, aside)
-        await _require_still_closed(store, run_id, halt)
+        # If it was removed meanwhile, the file is the only copy.
+        if record := await store.run(run_id):
+            _require_closed(record, by=halt)
         await asyncio.to_thread(_publish, aside, target)
     except OSError as error:
         raise WorkflowCheckpointException(
@@ -69,46 +71,32 @@ async def _close(store: TenantStore, clock: Clock, run_id: str, *, takeover: boo
     await _archive(store, run_id)
     export_id, is_closed = clock.new_id(), False
     while not is_closed:
-        record = await store.run(run_id)
-        if record is None:
-            raise RunNotFoundError(run_id)
-        _require_not_ours(record, takeover=takeover)
+        record = await _require_run(store, run_id)
+        if record.owner is not None and record.owner.id == this_process().id and not takeover:
+            raise RunBusyError(
+                run_id, owner="another task of this process", advice="read its stream to the end, or close it"
+            )
         note = closing_note(export_id, record.halt)
         halt = Halt("exported", at=now(clock), reason="it was exported to a file", data=note)
         is_closed = await store.close_run(run_id, halt=halt, instead_of=record.halt, takeover=takeover)
 
 
-def _require_not_ours(record: RunRecord, *, takeover: bool) -> None:
-    """Refuse a run that this process advances, with advice."""
-    if record.owner is not None and record.owner.id == this_process().id and not takeover:
-        raise RunBusyError(
-            record.run_id, owner="another task of this process", advice="read its stream to the end, or close it"
-        )
-
-
-async def _require_closed(store: TenantStore, run_id: str) -> Halt:
-    """Return the halt of a closed run. Raises RunNotFoundError, RunBusyError."""
+async def _require_run(store: TenantStore, run_id: str) -> RunRecord:
     record = await store.run(run_id)
     if record is None:
         raise RunNotFoundError(run_id)
-    if record.halt is None or record.halt.kind != "exported":
-        raise _reopened(run_id)
+    return record
+
+
+def _require_closed(record: RunRecord, *, by: Halt | None = None) -> Halt:
+    """Return the halt of a closed run. Refuse one that goes on here, or that is closed by another halt."""
+    if record.halt is None or record.halt.kind != "exported" or by not in (None, record.halt):
+        raise RunBusyError(
+            record.run_id,
+            owner="a process that has imported it here meanwhile",
+            advice="no file was written; export it again",
+        )
     return record.halt
-
-
-async def _require_still_closed(store: TenantStore, run_id: str, halt: Halt) -> None:
-    """Refuse to publish a copy of a run that goes on here. If it was removed, the copy is the only one."""
-    record = await store.run(run_id)
-    if record is not None and record.halt != halt:
-        raise _reopened(run_id)
-
-
-def _reopened(run_id: str) -> RunBusyError:
-    return RunBusyError(
-        run_id,
-        owner="a process that has imported it here meanwhile",
-        advice="no file was written; export it again",
-    )
 
 
 async def _archive(store: TenantStore, run_id: str, *, closed_by: Halt | None = None) -> Archive:
@@ -127,26 +115,20 @@ async def _archive(store: TenantStore, run_id: str, *, closed_by: Halt | None = 
 def _target(path: str | os.PathLike[str]) -> Path:
     """Return the path of the file. Refuse one that can't be written before anything is changed."""
     target = Path(path).absolute()
-    if _is_directory(target):
-        raise WorkflowCheckpointException(f"{str(target)!r} is a directory; give the path of a file to export to")
-    if not target.parent.is_dir():
-        raise WorkflowCheckpointException(f"there is no directory {str(target.parent)!r} to export to; create it first")
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise WorkflowCheckpointException(
-            f"the directory {str(target.parent)!r} is not writable; export to another one"
-        )
-    return target
-
-
-def _is_directory(target: Path) -> bool:
+    parent, problem = target.parent, None
     try:
-        return stat.S_ISDIR(target.stat().st_mode)
+        if stat.S_ISDIR(target.stat().st_mode):
+            problem = f"{str(target)!r} is a directory; give the path of a file to export to"
     except FileNotFoundError:
-        return False
+        if not parent.is_dir():
+            problem = f"there is no directory {str(parent)!r} to export to; create it first"
     except (OSError, ValueError) as error:
-        raise WorkflowCheckpointException(
-            f"{str(target)!r} can't be a file to export to: {_reason(error)}; give another path"
-        ) from error
+        problem = f"{str(target)!r} can't be a file to export to: {_reason(error)}; give another path"
+    if problem is None and not os.access(parent, os.W_OK | os.X_OK):
+        problem = f"the directory {str(parent)!r} is not writable; export to another one"
+    if problem is not None:
+        raise WorkflowCheckpointException(problem)
+    return target
 
 
 def _reason(error: OSError | ValueError) -> str:
@@ -182,23 +164,18 @@ def _read(path: Path) -> Archive:
     try:
         with path.open("rb") as file:
             return read_archive(_lines(file))
-    except (OSError, ValueError) as error:
-        raise WorkflowCheckpointException(
-            f"{str(path)!r} could not be read: {_reason(error)}; give a file that export_run has written"
-        ) from error
     except NoExportError as error:
-        raise WorkflowCheckpointException(
-            f"{str(path)!r} is not the export of a run; give a file that export_run has written"
-        ) from error
+        cause, problem = error, "is not the export of a run; give a file that export_run has written"
     except NewerExportError as error:
-        raise WorkflowCheckpointException(
-            f"{str(path)!r} has export format {error}, this perdure reads up to {FORMAT}; upgrade perdure to read it"
-        ) from error
+        cause = error
+        problem = f"has export format {error}, this perdure reads up to {FORMAT}; upgrade perdure to read it"
     except DamagedExportError as error:
-        raise WorkflowCheckpointException(
-            f"{str(path)!r} is damaged: {error}; nothing was imported: take another copy of it, or export the run "
-            "again where it was"
-        ) from error
+        cause = error
+        problem = f"is damaged: {error}; nothing was imported: take another copy of it, or export the run again"
+    except (OSError, ValueError) as error:
+        cause = error
+        problem = f"could not be read: {_reason(error)}; give a file that export_run has written"
+    raise WorkflowCheckpointException(f"{str(path)!r} {problem}") from cause
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:

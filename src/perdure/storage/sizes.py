@@ -10,72 +10,76 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from perdure.checkpoint import entries_of
-from perdure.codec import DamagedPartError, dumps, references
+from perdure.codec import DamagedPartError, references
 from perdure.errors import RunNotFoundError
 from perdure.graph import SHARED_SCOPE
 from perdure.records import digest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from perdure.records import EventBatch, Manifest
+    from perdure.records import Command, EventBatch, JournalRecord, Manifest
     from perdure.storage.port import Store
 
+# The head is compared with the checkpoints this many commits before it, if they still exist.
 GROWTH_OVER = (10, 100)
-"""The head is compared with the checkpoints this many commits before it, if they still exist."""
-
+# Number of checkpoints that are read in one go. Their common blobs are read once, and all are in memory meanwhile.
 _CHECKPOINTS_AT_ONCE = 200
-"""Number of checkpoints that are read in one go. Their common blobs are read once, and all are in memory meanwhile."""
-
 _TABLE_ROWS_MAX = 20
 _NAME_LENGTH_MAX = 60
-_KIB = 1024
 _CONTENTS = "table of contents"
 
 
 @dataclass(frozen=True, slots=True)
 class PartSize:
-    """The size of one value in a run's newest checkpoint: an entry of the state, an executor, the messages, ..."""
+    """The size of one value in a run's newest checkpoint: an entry of the state, an executor, the messages, ...
+
+    Attributes:
+        name: A readable name, like `state['history']`.
+        size: Bytes, with all blobs that it consists of.
+        parts: Number of blobs that it consists of. A blob that does not change is written once.
+        new: Bytes that the older checkpoint does not have.
+        shared: Bytes that belong to another value of this checkpoint as well.
+        growth: Growth in bytes, for each number of commits.
+    """
 
     name: str
-    """A readable name, like `state['history']`."""
     size: int
-    """Bytes, with all blobs that it consists of."""
     parts: int
-    """Number of blobs that it consists of. A blob that does not change is written once."""
     new: int
-    """Bytes that the older checkpoint does not have."""
     shared: int
-    """Bytes that belong to another value of this checkpoint as well."""
     growth: Mapping[int, int]
-    """Growth in bytes, for each number of commits."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizeReport:
-    """The size of a run in bytes. `str()` makes a readable table of it."""
+    """The size of a run in bytes. `str()` makes a readable table of it.
+
+    Attributes:
+        run_id: The run.
+        checkpoint_id: The newest checkpoint; None before the first.
+        since: The older checkpoint that it is compared with; None if there is none.
+        size: Bytes of the newest checkpoint, with all its blobs.
+        entries: The values of the newest checkpoint, largest first.
+        checkpoints: Number of stored checkpoints.
+        parts_stored: Bytes of all blobs that the run needs, each counted once.
+        manifests_stored: Bytes of the checkpoints themselves: headers, tables of contents, small values.
+        events_stored: Bytes of the stored events.
+        journal_stored: Bytes of the journal of the superstep in progress.
+        inbox_stored: Bytes of the commands that wait.
+    """
 
     run_id: str
     checkpoint_id: str | None
-    """The newest checkpoint; None before the first."""
     since: str | None
-    """The older checkpoint that it is compared with; None if there is none."""
     size: int
-    """Bytes of the newest checkpoint, with all its blobs."""
     entries: tuple[PartSize, ...]
-    """The values of the newest checkpoint, largest first."""
     checkpoints: int
-    """Number of stored checkpoints."""
     parts_stored: int
-    """Bytes of all blobs that the run needs, each counted once."""
     manifests_stored: int
-    """Bytes of the checkpoints themselves: headers, tables of contents, small values."""
     events_stored: int
-    """Bytes of the stored events."""
     journal_stored: int
-    """Bytes of the journal of the superstep in progress."""
     inbox_stored: int
-    """Bytes of the commands that wait."""
 
     @property
     def stored(self) -> int:
@@ -90,13 +94,16 @@ class SizeReport:
         return tuple(sorted(growing, key=_growth_rate, reverse=True))
 
     def __str__(self) -> str:
-        lines = [_describe_head(self), _describe_stored(self)]
-        if self.entries:
-            lines += ["", *_table(self)]
-            rest = self.entries[_TABLE_ROWS_MAX:]
-            if rest:
-                lines.append(f"and {len(rest)} smaller ones: {format_bytes(sum(entry.size for entry in rest))}")
-        return "\n".join(lines)
+        head = f"run {self.run_id!r} has no checkpoint yet"
+        if self.checkpoint_id is not None:
+            head = f"run {self.run_id!r} at {self.checkpoint_id!r}: {format_bytes(self.size)}"
+        kinds = {name: getattr(self, f"{name}_stored") for name in ("parts", "manifests", "events", "journal", "inbox")}
+        listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in kinds.items() if size)
+        checkpoints = "1 checkpoint" if self.checkpoints == 1 else f"{self.checkpoints} checkpoints"
+        stored = f"stored: {format_bytes(self.stored)} in {checkpoints}" + (f" ({listed})" if listed else "")
+        rest = self.entries[_TABLE_ROWS_MAX:]
+        more = f"and {len(rest)} smaller ones: {format_bytes(sum(entry.size for entry in rest))}"
+        return "\n".join([head, stored, *_table(self), *([more] if rest else [])])
 
 
 async def size_report(store: Store, run_id: str, *, since: int = 1) -> SizeReport:
@@ -124,7 +131,7 @@ async def size_report(store: Store, run_id: str, *, since: int = 1) -> SizeRepor
         entries=_entries(scales, line, before),
         checkpoints=len(mine),
         parts_stored=scales.total,
-        manifests_stored=sum(map(_manifest_size, mine)),
+        manifests_stored=sum(len(each.header) + len(each.pieces) + len(each.table_text()) for each in mine),
         events_stored=events,
         journal_stored=journal,
         inbox_stored=inbox,
@@ -170,10 +177,6 @@ def _entries(scales: Scales, line: Sequence[Manifest], before: Manifest | None) 
     return tuple(sorted(found, key=lambda entry: (-entry.size, entry.name)))
 
 
-def _manifest_size(manifest: Manifest) -> int:
-    return len(manifest.header) + len(manifest.pieces) + len(dumps(dict(manifest.table())))
-
-
 def _growth_rate(entry: PartSize) -> float:
     """Return the bytes per checkpoint, over the longest known distance."""
     return max(entry.growth.items(), default=(1, 0))[1] / max(entry.growth, default=1)
@@ -202,35 +205,23 @@ class Scales:
 
     async def add_others(self, run_id: str) -> tuple[int, int, int]:
         """Add the blobs of a run's events, journal and inbox. Return the bytes of these three without their blobs."""
-        events = [(len(batch.data), batch.refs) async for batch in self._events(run_id)]
-        journal = [(len(record.data), record.refs) for record in await self._store.journal(run_id)]
-        inbox = [(len(command.data), command.refs) for command in await self._store.inbox(run_id)]
-        await self._add(ref for _, refs in (*events, *journal, *inbox) for ref in refs)
-        first, second, third = (sum(size for size, _ in kind) for kind in (events, journal, inbox))
-        return first, second, third
-
-    async def _events(self, run_id: str) -> AsyncIterator[EventBatch]:
-        after = 0
-        while batches := await self._store.events(run_id, after=after):
-            for batch in batches:
-                yield batch
+        store, events, after = self._store, 0, 0
+        while batches := await store.events(run_id, after=after):
+            events += await self._add_all(batches)
             after = batches[-1].last
+        return events, await self._add_all(await store.journal(run_id)), await self._add_all(await store.inbox(run_id))
+
+    async def _add_all(self, values: Sequence[EventBatch | JournalRecord | Command]) -> int:
+        await self._add(ref for each in values for ref in each.refs)
+        return sum(len(each.data) for each in values)
 
     async def _add(self, roots: Iterable[str], bases: Iterable[str] = ()) -> None:
-        missing = {root for root in roots if root not in self._sizes}
-        if missing:
-            blobs = await self._store.blobs(missing)
-            # The search for references takes time, and runs may go on in this process.
-            await asyncio.to_thread(self._measure, blobs, bases)
-
-    def _measure(self, blobs: Mapping[str, bytes], bases: Iterable[str]) -> None:
-        for address, data in blobs.items():
-            if address not in self._sizes:
-                self._sizes[address] = len(data)
-                self._refs[address] = _references(data)
-        for base in bases:
-            if base in blobs:
-                self._bases[base] = blobs[base]
+        blobs = await self._store.blobs({root for root in roots if root not in self._sizes})
+        new = {address: data for address, data in blobs.items() if address not in self._sizes}
+        self._sizes |= {address: len(data) for address, data in new.items()}
+        # The search for references takes time, and runs may go on in this process.
+        self._refs |= await asyncio.to_thread(lambda: {address: _references(data) for address, data in new.items()})
+        self._bases |= {base: blobs[base] for base in bases if base in blobs}
 
     def blobs(self, manifest: Manifest) -> Mapping[str, int]:
         """Return the size of each blob of a checkpoint, by hash. A value in the checkpoint itself counts as one."""
@@ -274,17 +265,6 @@ def _references(data: bytes) -> tuple[str, ...]:
         return ()
 
 
-def _name_state(rest: str) -> str:
-    scope, _, key = rest.partition("/")
-    name = f"state[{key!r}]"
-    return name if scope == SHARED_SCOPE else f"{name} of scope {unquote(scope)!r}"
-
-
-def _name_child(rest: str) -> str:
-    executor_id, _, inner = rest.partition("/")
-    return f"sub-workflow {unquote(executor_id)!r}: {name_of(inner)}"
-
-
 _NAMES: Mapping[str, str] = {
     "deliveries": "messages",
     "delayed": "delayed messages",
@@ -294,79 +274,53 @@ _NAMES: Mapping[str, str] = {
     "cancelled": "why it was cancelled",
     "fields": "fields of a checkpoint made by hand",
 }
-
-_PREFIXES: Mapping[str, Callable[[str], str]] = {
-    "state": _name_state,
-    "child": _name_child,
-    "executor": lambda rest: f"executor {rest!r}",
-    "request": lambda rest: f"request {rest!r}",
-    "carried": lambda rest: f"record {rest!r}",
-    "outputs": lambda _: "outputs",
-    "answered": lambda _: "answered requests",
-    "received": lambda _: "received messages",
+_KINDS: Mapping[str, str] = {"executor": "executor", "request": "request", "carried": "record"}
+_SEQUENCES: Mapping[str, str] = {
+    "outputs": "outputs",
+    "answered": "answered requests",
+    "received": "received messages",
 }
 
 
 def name_of(path: str) -> str:
     """Return a readable name for a path of a checkpoint. All chunks of a sequence have the same."""
     kind, slash, rest = path.partition("/")
-    if slash and kind in _PREFIXES:
-        return _PREFIXES[kind](rest)
-    return _NAMES.get(path, path)
+    first, _, inner = rest.partition("/")
+    match kind:
+        case _ if not slash:
+            return _NAMES.get(path, path)
+        case "state":
+            return f"state[{inner!r}]" + ("" if first == SHARED_SCOPE else f" of scope {unquote(first)!r}")
+        case "child":
+            return f"sub-workflow {unquote(first)!r}: {name_of(inner)}"
+        case _ if kind in _KINDS:
+            return f"{_KINDS[kind]} {rest!r}"
+        case _:
+            return _SEQUENCES.get(kind, path)
 
 
 def format_bytes(size: int) -> str:
     """Format a number of bytes for people."""
-    if abs(size) < _KIB:
-        return f"{size} B"
-    amount, unit = size / _KIB, "KiB"
-    for larger in ("MiB", "GiB", "TiB"):
-        if abs(amount) < _KIB:
-            break
-        amount, unit = amount / _KIB, larger
-    return f"{amount:.1f} {unit}"
-
-
-def _describe_head(report: SizeReport) -> str:
-    if report.checkpoint_id is None:
-        return f"run {report.run_id!r} has no checkpoint yet"
-    return f"run {report.run_id!r} at {report.checkpoint_id!r}: {format_bytes(report.size)}"
-
-
-def _describe_stored(report: SizeReport) -> str:
-    kinds = (
-        ("parts", report.parts_stored),
-        ("manifests", report.manifests_stored),
-        ("events", report.events_stored),
-        ("journal", report.journal_stored),
-        ("inbox", report.inbox_stored),
-    )
-    listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in kinds if size)
-    checkpoints = "1 checkpoint" if report.checkpoints == 1 else f"{report.checkpoints} checkpoints"
-    return f"stored: {format_bytes(report.stored)} in {checkpoints}" + (f" ({listed})" if listed else "")
+    for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if abs(size) >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} B"
 
 
 def _table(report: SizeReport) -> list[str]:
-    overs = tuple(report.entries[0].growth)
+    """Return an empty line and the lines of a table; nothing if there are no values."""
+    if not report.entries:
+        return []
     new = "new" if report.since is None else f"new since {report.since}"
-    heads = ["what", "size", "parts", new, "shared", *(f"growth over {over}" for over in overs)]
-    rows = [_table_row(entry) for entry in report.entries[:_TABLE_ROWS_MAX]]
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    lines: list[str] = []
-    for first, *others in (heads, *rows):
+    rows = [["what", "size", "parts", new, "shared", *(f"growth over {over}" for over in report.entries[0].growth)]]
+    for entry in report.entries[:_TABLE_ROWS_MAX]:
+        name = entry.name if len(entry.name) <= _NAME_LENGTH_MAX else f"{entry.name[: _NAME_LENGTH_MAX - 1]}…"
+        growth = [f"+{format_bytes(by)}" if by > 0 else format_bytes(by) for by in entry.growth.values()]
+        sizes = format_bytes(entry.size), str(entry.parts), format_bytes(entry.new), format_bytes(entry.shared)
+        rows.append([name, *sizes, *growth])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [""]
+    for first, *others in rows:
         cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
         lines.append("  ".join((first.ljust(widths[0]), *cells)).rstrip())
     return lines
-
-
-def _table_row(entry: PartSize) -> list[str]:
-    name = entry.name if len(entry.name) <= _NAME_LENGTH_MAX else f"{entry.name[: _NAME_LENGTH_MAX - 1]}…"
-    growth = [f"+{format_bytes(by)}" if by > 0 else format_bytes(by) for by in entry.growth.values()]
-    return [
-        name,
-        format_bytes(entry.size),
-        str(entry.parts),
-        format_bytes(entry.new),
-        format_bytes(entry.shared),
-        *growth,
-    ]

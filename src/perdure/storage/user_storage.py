@@ -4,13 +4,15 @@ A checkpoint that it saves has the documented fields, and in `metadata["perdure"
 data. It reads a checkpoint from there, and from the fields only if the storage has lost the metadata.
 """
 
+# ruff: noqa: ARG002 - much of the port can't be done with the six methods
 from __future__ import annotations
 
 import base64
+import contextlib
 import weakref
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from perdure.checkpoint import Source, StoredCheckpoint, WorkflowCheckpoint, is_settled, origin_of
 from perdure.codec import DamagedPartError, loads, references
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 ENVELOPE = "perdure"
 _NOBODY = Owner("", "", "", 0)
 _RUNS_REMEMBERED_MAX = 256
+# Number of checkpoints that keep their blobs in memory after they were read: values are needed soon, or never.
 _CHECKPOINTS_READ_MAX = 16
-"""Number of checkpoints that keep their blobs in memory after they were read: values are needed soon, or never."""
 
 
 @dataclass(slots=True)
@@ -47,19 +49,8 @@ class _RunMemory:
     blobs: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
 
-class _Memory:
-    """The runs that this process used last, since the user's storage has no place for such data."""
-
-    def __init__(self) -> None:
-        self._runs: OrderedDict[str, _RunMemory] = OrderedDict()
-
-    def of(self, run_id: str) -> _RunMemory:
-        found = self._runs.setdefault(run_id, _RunMemory())
-        self._runs.move_to_end(run_id)
-        if len(self._runs) > _RUNS_REMEMBERED_MAX:
-            self._runs.popitem(last=False)
-        return found
-
+_Memory: TypeAlias = "OrderedDict[str, _RunMemory]"
+"""The runs that this process used last, since the user's storage has no place for such data."""
 
 _memories: dict[int, tuple[weakref.ref[object], _Memory]] = {}
 
@@ -70,12 +61,10 @@ def _memory_of(storage: object) -> _Memory:
     known = _memories.get(key)
     if known is not None and known[0]() is storage:
         return known[1]
-    memory = _Memory()
-    try:
+    memory: _Memory = OrderedDict()
+    # An object with slots and without weak references has a memory for each store on top of it.
+    with contextlib.suppress(TypeError):
         _memories[key] = (weakref.ref(storage, lambda _: _memories.pop(key, None)), memory)
-    except TypeError:
-        # An object with slots and without weak references has a memory for each store on top of it.
-        return memory
     return memory
 
 
@@ -89,6 +78,13 @@ class ForeignStore:
         self._memory = _memory_of(storage)
         self._read: OrderedDict[str, Mapping[str, bytes]] = OrderedDict()
 
+    def _remembered(self, run_id: str) -> _RunMemory:
+        found = self._memory.setdefault(run_id, _RunMemory())
+        self._memory.move_to_end(run_id)
+        if len(self._memory) > _RUNS_REMEMBERED_MAX:
+            self._memory.popitem(last=False)
+        return found
+
     @property
     def place(self) -> str:
         """Identify the user's object."""
@@ -98,9 +94,8 @@ class ForeignStore:
         self, run_id: str, *, create: NewRun | None = None, takeover: bool = False, token: int | None = None
     ) -> Lease:
         """Return a lease without a meaning: everybody gets one."""
-        del takeover, token
         if create is not None:
-            self._memory.of(run_id).begun = create
+            self._remembered(run_id).begun = create
         return Lease(run_id, 0, _NOBODY)
 
     async def release(self, lease: Lease, *, halt: Halt | None = None) -> None:
@@ -114,14 +109,14 @@ class ForeignStore:
             raise StaleHeadError(lease.run_id, expected=commit.expected_head, head=head)
         blobs = await self._all_blobs(commit)
         await self._storage.save(self._encode(commit.manifest, blobs))
-        remembered = self._memory.of(lease.run_id)
+        remembered = self._remembered(lease.run_id)
         remembered.head, remembered.blobs = commit.manifest, blobs
         return 0
 
     async def _all_blobs(self, commit: Commit) -> Mapping[str, bytes]:
         """Return all blobs of a checkpoint: the new ones, and those of its predecessor."""
         new = {blob.hash: blob.data for blob in commit.blobs}
-        known = {**self._memory.of(commit.manifest.run_id).blobs, **new}
+        known = {**self._remembered(commit.manifest.run_id).blobs, **new}
         blobs, is_missing = _closure(commit.manifest.roots, known)
         if is_missing and commit.expected_head is not None:
             before = await self.manifest(commit.expected_head)
@@ -151,10 +146,7 @@ class ForeignStore:
 
     async def rewind(self, lease: Lease, *, expected_head: str, to: str, nonce: str) -> None:
         """Raise WorkflowCheckpointException: the six methods can't do this."""
-        del lease, expected_head, to, nonce
-        raise WorkflowCheckpointException(
-            "a storage of your own with the six methods can't move a run back; use fork, or a shipped storage"
-        )
+        _refuse("can't move a run back; use fork, or a shipped storage")
 
     async def record(
         self, lease: Lease, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
@@ -163,37 +155,27 @@ class ForeignStore:
 
     async def journal(self, run_id: str) -> Sequence[JournalRecord]:
         """Return nothing."""
-        del run_id
         return ()
 
     async def post(self, run_id: str, command: Command) -> Command:
         """Raise WorkflowCheckpointException: the six methods can't do this."""
-        del run_id, command
-        raise WorkflowCheckpointException(
-            "a storage of your own with the six methods has no inbox; answer with run(responses=...), or use a shipped "
-            "storage"
-        )
+        _refuse("has no inbox; answer with run(responses=...), or use a shipped storage")
 
     async def inbox(self, run_id: str) -> Sequence[Command]:
         """Return nothing."""
-        del run_id
         return ()
 
     async def watch(self, run_id: str, *, seen: Mark, commands_only: bool = False) -> Mark:
         """Raise WorkflowCheckpointException: the six methods can't do this."""
-        del run_id, seen, commands_only
-        raise WorkflowCheckpointException(
-            "a storage of your own with the six methods can't be followed; use a shipped storage"
-        )
+        _refuse("can't be followed; use a shipped storage")
 
     async def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[EventBatch]:
         """Return nothing, since events are not stored."""
-        del run_id, after, limit
         return ()
 
     async def run(self, run_id: str) -> RunRecord | None:
         """Return what the checkpoints of the workflow, or this process, know of a run."""
-        remembered = self._memory.of(run_id)
+        remembered = self._remembered(run_id)
         mine = [checkpoint for checkpoint in await self._all() if checkpoint.run_id == run_id]
         head = self._manifest(_newest(mine)) if mine else remembered.head
         if head is None:
@@ -216,7 +198,6 @@ class ForeignStore:
 
     async def runs(self, *, workflow_name: str | None = None, status: RunStatus | None = None) -> Sequence[RunRecord]:
         """Return the runs that have checkpoints."""
-        del workflow_name
         ids = dict.fromkeys(checkpoint.run_id for checkpoint in await self.checkpoints())
         found = [await self.run(run_id) for run_id in ids]
         return [record for record in found if record is not None and status in {None, record.status}]
@@ -255,7 +236,6 @@ class ForeignStore:
 
     async def manifests(self, *, workflow_name: str | None = None, run_id: str | None = None) -> Sequence[Manifest]:
         """Return the checkpoints of the workflow, in the order of their timestamps."""
-        del workflow_name
         return [self._manifest(checkpoint) for checkpoint in await self.checkpoints(run_id)]
 
     async def checkpoints(self, run_id: str | None = None) -> list[WorkflowCheckpoint]:
@@ -268,7 +248,6 @@ class ForeignStore:
 
     async def ids(self, *, workflow_name: str | None = None) -> Sequence[str]:
         """Return the ids of the checkpoints of the workflow."""
-        del workflow_name
         return [checkpoint.checkpoint_id for checkpoint in await self.checkpoints()]
 
     async def latest(self, *, workflow_name: str) -> Manifest | None:
@@ -295,6 +274,10 @@ class ForeignStore:
 
     async def close(self) -> None:
         """Do nothing, since the storage belongs to the user."""
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise WorkflowCheckpointException(f"a storage of your own with the six methods {problem}")
 
 
 def _decode(checkpoint: WorkflowCheckpoint, envelope: Mapping[str, Any]) -> Manifest | None:

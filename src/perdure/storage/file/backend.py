@@ -40,8 +40,7 @@ from perdure.storage import retention as keep
 from perdure.storage import rules
 from perdure.storage.disk import Disk
 from perdure.storage.file import history, lines
-from perdure.storage.file.blobs import place
-from perdure.storage.file.checkpoints import CheckpointFile, RunAfter, usual_id
+from perdure.storage.file.checkpoints import CheckpointFile, RunAfter, choose_inline, usual_id
 from perdure.storage.file.directory import Directory
 from perdure.storage.file.run_files import CONSUMED_MAX, LogLine
 from perdure.storage.group_commit import PendingCommit, PendingRecords
@@ -74,6 +73,9 @@ if TYPE_CHECKING:
     from perdure.storage.group_commit import Pending
     from perdure.storage.port import Durability
 
+_NUMBERS_PER_CHECK = 100
+_BLOBS_MIN = 200
+
 
 class FileBackend:
     """The runs in one directory, blocking. Every tenant has a directory of its own below it."""
@@ -94,7 +96,7 @@ class FileBackend:
         self._retention = retention
         self._clock = clock
         self._tenants: dict[str, FileBackend] = {}
-        self._proportion = keep.Proportion()
+        self._checked = -1
         with self.errors():
             self._files = Directory(disk, directory, create=create)
         self._owners = owners or Owners(self._files.owners, lease_seconds=lease_seconds)
@@ -119,12 +121,11 @@ class FileBackend:
 
     def acquire(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Lease:
         with self._files.lock():
-            run = self._files.run(run_id)
-            line = run.current()
+            run, line = self._find(run_id)
             if line is None:
                 self._require_unused(run_id)
             state = rules.require_leasable(
-                line.state if line else None,
+                line and line.state,
                 run_id,
                 create=create,
                 takeover=takeover,
@@ -155,8 +156,7 @@ class FileBackend:
 
     def release(self, lease: Lease, *, halt: Halt | None) -> None:
         with self._files.lock():
-            run = self._files.run(lease.run_id)
-            line = run.current()
+            run, line = self._find(lease.run_id)
             if line is None or not rules.is_held(line.state, lease):
                 return
             if line.state.is_known:
@@ -186,36 +186,38 @@ class FileBackend:
     def _record(self, waiting: Sequence[PendingRecords]) -> None:
         """Append the records of one run to its journal: one line for each call, all in one write."""
         calls: list[tuple[Sequence[JournalRecord], Sequence[Blob]]] = []
-        line: LogLine | None = None
-        is_progress = False
+        found: tuple[RunFiles, LogLine] | None = None
         with _error_of(*waiting), self._files.lock():
             for each in waiting:
                 with _error_of(each):
-                    line = self._require(each.lease, expected_head=each.head)
+                    found = self._require(each.lease, expected_head=each.head)
                     inline, large = lines.split_blobs(blob for record in each.records for blob in record.blobs)
                     self._files.blobs.add(large)
                     calls.append((each.records, inline))
-                    is_progress = is_progress or any(record.is_progress for record in each.records)
-            if line and calls:
-                run = self._files.run(line.record.run_id)
-                self._files.counter.add_pruned(run.journal.append(line.record, calls))
-                if is_progress and line.record.attempts:
+            if found and calls:
+                run, line = found
+                run.journal.append(line.record, calls)
+                if line.record.attempts and any(record.is_progress for records, _ in calls for record in records):
                     # The first record after a lease was taken shows that this attempt is not in vain.
                     state = rules.note_progress(line.state)
                     run.log.append(replace(line, change="progress", state=state, subject=None))
 
-    def _require(self, lease: Lease, *, expected_head: str | None) -> LogLine:
-        """Return the run if the lease is still valid and the head is the expected one."""
-        line = self._files.run(lease.run_id).current()
-        state = rules.require_lease(line.state if line else None, lease, expected_head=expected_head)
+    def _find(self, run_id: str) -> tuple[RunFiles, LogLine | None]:
+        """Return the files of a run, and the run as it is now."""
+        run = self._files.run(run_id)
+        return run, run.current()
+
+    def _require(self, lease: Lease, *, expected_head: str | None) -> tuple[RunFiles, LogLine]:
+        """Return the same if the lease is still valid and the head is the expected one."""
+        run, line = self._find(lease.run_id)
+        state = rules.require_lease(line and line.state, lease, expected_head=expected_head)
         rules.require_head(state, expected_head)
         assert line is not None, "a state comes from a line"
-        return line
+        return run, line
 
     def _commit(self, pending: PendingCommit) -> None:
         lease, commit, files = pending.lease, pending.commit, self._files
-        run = files.run(lease.run_id)
-        before = self._require(lease, expected_head=commit.expected_head)
+        run, before = self._require(lease, expected_head=commit.expected_head)
         rules.require_next(before.state, commit)
         parent = before.state.needed_checkpoint
         if parent is not None and not files.checkpoints.exists(parent):
@@ -225,7 +227,6 @@ class FileBackend:
         waiting = run.inbox.waiting(before)
         rules.require_consumed({command.id for command in waiting}, commit)
         consumed = [command for command in waiting if command.id in commit.consumed]
-        pruned = run.journal.count_blobs(before.record) + sum(bool(command.refs) for command in consumed)
         if run.journal.is_void(before.record):
             # A deleted checkpoint may have left it, and this commit may have its id.
             run.journal.drop()
@@ -255,8 +256,6 @@ class FileBackend:
                 run.inbox.drop()
             if after.forgotten > before.forgotten:
                 run.events.shorten(after)
-                pruned += 1
-            files.counter.add_pruned(pruned)
             self._history.prune(run, after)
             self._history.remove_finished(pending)
 
@@ -264,7 +263,7 @@ class FileBackend:
         """Return the file of a commit. Blobs that do not go into it are written now."""
         previous = self._files.checkpoints.find(commit.expected_head) if commit.expected_head else None
         manifest, events = commit.manifest, commit.events
-        inline, beside = place(
+        inline, beside = choose_inline(
             (*manifest.roots, *(events.refs if events else ())),
             carried=previous.blobs if previous else {},
             new={blob.hash: blob for blob in (*commit.blobs, *(events.blobs if events else ()))},
@@ -283,8 +282,7 @@ class FileBackend:
 
     def rewind(self, lease: Lease, *, expected_head: str, to: str, nonce: str) -> None:
         with self._files.lock():
-            run = self._files.run(lease.run_id)
-            line = self._require(lease, expected_head=expected_head)
+            run, line = self._require(lease, expected_head=expected_head)
             file = self._files.checkpoints.find(to)
             if file is None or file.manifest.run_id != lease.run_id:
                 raise CheckpointNotFoundError(to)
@@ -300,7 +298,7 @@ class FileBackend:
 
     def run(self, run_id: str) -> RunRecord | None:
         with self._files.lock():
-            line = self._files.run(run_id).current()
+            _, line = self._find(run_id)
         return line.record if line and line.state.is_known else None
 
     def runs(self, *, workflow_name: str | None, status: RunStatus | None) -> Sequence[RunRecord]:
@@ -319,10 +317,9 @@ class FileBackend:
 
     def close_run(self, run_id: str, *, halt: Halt, instead_of: Halt | None, takeover: bool) -> bool:
         with self._files.lock():
-            run = self._files.run(run_id)
-            line = run.current()
+            run, line = self._find(run_id)
             state = rules.find_closable(
-                line.state if line else None,
+                line and line.state,
                 run_id,
                 instead_of=instead_of,
                 takeover=takeover,
@@ -344,10 +341,9 @@ class FileBackend:
 
     def remove(self, run_id: str, *, takeover: bool) -> bool:
         with self._files.lock():
-            run = self._files.run(run_id)
-            line = run.current()
+            run, line = self._find(run_id)
             if not rules.is_removable(
-                line.state if line else None,
+                line and line.state,
                 takeover=takeover,
                 is_replaceable=self._owners.is_replaceable,
                 fork=next(iter(history.forks_of(self._files, run)), None),
@@ -359,14 +355,12 @@ class FileBackend:
 
     def journal(self, run_id: str) -> Sequence[JournalRecord]:
         with self._files.lock():
-            run = self._files.run(run_id)
-            line = run.current()
+            run, line = self._find(run_id)
             return run.journal.records(line.record) if line else ()
 
     def post(self, run_id: str, command: Command) -> Command:
         with self._files.lock():
-            run = self._files.run(run_id)
-            line = run.current()
+            run, line = self._find(run_id)
             waiting = run.inbox.waiting(line) if line else ()
             earlier = next((each for each in waiting if each.id == command.id), None)
             if earlier and line:
@@ -374,7 +368,7 @@ class FileBackend:
                 return earlier
             head = line.record.head if line and command.expects is not None else None
             file = self._files.checkpoints.find(head) if head else None
-            rules.require_postable(line.state if line else None, run_id, command, file.manifest.toc if file else {})
+            rules.require_postable(line and line.state, run_id, command, file.manifest.toc if file else {})
             assert line is not None, "a run that is known has a line"
             inline, large = lines.split_blobs(command.blobs)
             self._files.blobs.add(large)
@@ -384,20 +378,17 @@ class FileBackend:
 
     def inbox(self, run_id: str) -> Sequence[Command]:
         with self._files.lock():
-            run = self._files.run(run_id)
-            line = run.current()
+            run, line = self._find(run_id)
             return run.inbox.waiting(line) if line else ()
 
     def events(self, run_id: str, *, after: int, limit: int) -> Sequence[EventBatch]:
         with self._files.lock():
-            run = self._files.run(run_id)
-            line = run.current()
+            run, line = self._find(run_id)
             return history.read_events(self._files, run, line, after=after, limit=limit) if line else ()
 
     def mark(self, run_id: str) -> Mark:
         with self._files.lock():
-            run = self._files.run(run_id)
-            line = run.current()
+            run, line = self._find(run_id)
             if line is None or not line.state.is_known:
                 return Mark()
             newest = max((command.number for command in run.inbox.waiting(line)), default=0)
@@ -450,9 +441,12 @@ class FileBackend:
         return history.collect(self._files)
 
     def is_collection_due(self) -> bool:
-        # As of the last commit of this process, so without a look at the disk.
-        pruned = self._files.counter.last_pruned
-        return self._proportion.is_reached(pruned=pruned, count=lambda: len(self._files.checkpoints.paths()))
+        """Ask, now and then, whether the number of blobs has doubled since the last collection."""
+        checked, self._checked = self._checked, self._files.counter.last // _NUMBERS_PER_CHECK
+        if checked == self._checked:
+            return False
+        with self._files.lock():
+            return len(self._files.blobs.names()) > _BLOBS_MIN + 2 * self._files.counter.kept()
 
     def close(self) -> None:
         """Do nothing: no file stays open between two operations."""

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, NewType, TypeAlias
 
 from perdure.errors import WorkflowCheckpointException
 from perdure.storage.file import lines
-from perdure.storage.file.blobs import Blobs, closure
-from perdure.storage.file.checkpoints import Checkpoints
+from perdure.storage.file.checkpoints import Blobs, Checkpoints, closure
 from perdure.storage.file.run_files import RunFiles
 from perdure.storage.rules import file_name
 
@@ -28,8 +27,8 @@ Target: TypeAlias = tuple[Location, str]
 CHECKPOINTS, RUNS, JOURNAL, INBOX, EVENTS = map(Location, ("checkpoints", "runs", "journal", "inbox", "events"))
 
 _FORMAT = "2"
-# Written by releases that collected blobs without the lock. A directory can't be shared with such a process.
-_OLDER_FORMATS = frozenset({"1"})
+# None at all, or that of releases that collected blobs without the lock. A directory can't be shared with these.
+_OLDER_FORMATS = frozenset({"", "1"})
 
 _DIRECTORIES = ("aside", "parts", "runs", "journal", "inbox", "events", "forks", "undertaking")
 _SUFFIX = ".log"
@@ -49,7 +48,7 @@ class Directory:
         self.path = path
         self.owners = own / "owners"
         self.tenants = own / "tenants"
-        self.exists = create or _is_written(disk, own / "format")
+        self.exists = create or _read_format(disk, own / "format") != ""
         self._own = own
         # By the hash of a small blob a file that contains it, or has done so.
         self._sources: dict[str, Path] = {}
@@ -129,12 +128,6 @@ class Directory:
                 return lines.decode_blobs(lines.read(self.disk, path))
         return {}
 
-    def change_run(self, files: Sequence[tuple[Target, bytes]], *, removed: Iterable[Target]) -> None:
-        """Replace and remove files in one transaction."""
-        removed = tuple(removed)
-        self.transactions.run(files, removed=removed)
-        self.counter.add_pruned(sum(location == CHECKPOINTS for location, _ in removed))
-
     def files_of(self, run: RunFiles) -> list[Target]:
         """Return every file of a run, and those that an earlier run of its id may have left."""
         entries = (entry for entry in run.log.entries() if self.checkpoints.holds(entry))
@@ -159,22 +152,20 @@ class Directory:
     def _require_format(self) -> None:
         """Refuse a directory of a later release, and write the format into others."""
         disk, path = self.disk, self._own / "format"
-        if not _is_format(disk, path):
-            with disk.lock(self._own / "lock"):
-                # Several processes may find the directory new at the same time. One of them writes.
-                if not _is_format(disk, path):
-                    aside = path.with_suffix(".aside")
-                    disk.write_new(aside, f"{_FORMAT}\n".encode("ascii"))
-                    disk.rename(aside, path)
-                    if disk.is_lazy:
-                        disk.unsynced_roots += (path,)
-                    return
-        written = _read_format(disk, path)
-        if written != _FORMAT:
-            raise WorkflowCheckpointException(
-                f"the directory {str(self.path)!r} has format {written}, this perdure knows {_FORMAT}; "
-                "upgrade perdure to open it"
-            )
+        # Several processes may find the directory new at the same time. One of them writes.
+        with disk.lock(self._own / "lock"):
+            written = _read_format(disk, path)
+            if written in _OLDER_FORMATS:
+                aside = path.with_suffix(".aside")
+                disk.write_new(aside, f"{_FORMAT}\n".encode("ascii"))
+                disk.rename(aside, path)
+                if disk.is_lazy:
+                    disk.unsynced_roots += (path,)
+            elif written != _FORMAT:
+                raise WorkflowCheckpointException(
+                    f"the directory {str(self.path)!r} has format {written}, this perdure knows {_FORMAT}; "
+                    "upgrade perdure to open it"
+                )
 
 
 class Transactions:
@@ -246,8 +237,7 @@ class Counter:
     """Numbers that only grow, shared by all processes: the order of commits, the tokens of leases.
 
     The file is not fsynced for every number. It says how many numbers are reserved, and that is durable. When the
-    machine has restarted, counting goes on from there. The file also counts what was removed, because a collection is
-    due some time.
+    machine has restarted, counting goes on from there. The file also says how many blobs the last collection has left.
     """
 
     def __init__(self, disk: Disk, path: Path, highest_number: Callable[[], int]) -> None:
@@ -255,8 +245,8 @@ class Counter:
         self._path = path
         self._highest_number = highest_number
         self._boot = disk.boot_id()
-        # The number of removed things as of this process's last write.
-        self.last_pruned = 0
+        # The number that this process took last.
+        self.last = 0
 
     def take(self) -> int:
         """Return a number larger than all before it."""
@@ -265,6 +255,7 @@ class Counter:
         is_reserved = number < reserved
         reserved = reserved if is_reserved else number + _NUMBERS_RESERVED
         self._write({**fields, "next": number + 1, "reserved": reserved}, sync=not is_reserved)
+        self.last = number
         return number
 
     def content(self) -> bytes:
@@ -274,29 +265,26 @@ class Counter:
         except FileNotFoundError:
             return b""
 
-    def add_pruned(self, number: int) -> None:
-        """Count removed checkpoints, records, commands and batches of events."""
-        if number:
-            fields = self._read()
-            self._write({**fields, "pruned": int(fields["pruned"]) + number}, sync=False)
+    def kept(self) -> int:
+        """Return the number of blobs that the last collection has left."""
+        return int(self._read().get("kept", 0))
 
-    def reset_pruned(self) -> None:
-        """Start counting anew."""
-        self._write({**self._read(), "pruned": 0}, sync=False)
+    def set_kept(self, number: int) -> None:
+        """Note the number of blobs that a collection has left."""
+        self._write({**self._read(), "kept": number}, sync=False)
 
     def _read(self) -> dict[str, Any]:
         try:
             fields = lines.decode(self._path, self.content().partition(b"\n")[0])
         except WorkflowCheckpointException:
             number = self._highest_number() + 1
-            return {"boot": self._boot, "next": number, "reserved": number, "pruned": 0}
+            return {"boot": self._boot, "next": number, "reserved": number}
         if fields["boot"] != self._boot or not self._boot:
             return {**fields, "boot": self._boot, "next": max(fields["next"], fields["reserved"])}
         return fields
 
     def _write(self, fields: dict[str, Any], *, sync: bool) -> None:
         self._disk.write_at(self._path, 0, lines.encode(fields), sync=sync)
-        self.last_pruned = int(fields["pruned"])
 
 
 class Forks:
@@ -328,15 +316,10 @@ class Forks:
         return self._directory / (file_name(checkpoint_id) + _SUFFIX)
 
 
-def _is_format(disk: Disk, path: Path) -> bool:
-    """Ask whether the file says something else than the format of an earlier release."""
-    return _is_written(disk, path) and _read_format(disk, path) not in _OLDER_FORMATS
-
-
 def _read_format(disk: Disk, path: Path) -> str:
-    return disk.read(path).strip().decode("ascii", "replace")
-
-
-def _is_written(disk: Disk, path: Path) -> bool:
-    # A crash can leave the file empty, or with zeros only.
-    return disk.stamp(path) is not None and disk.read(path).strip(b"\0") != b""
+    """Return the format of a directory, empty if it has none."""
+    try:
+        # A crash can leave the file empty, or with zeros only.
+        return disk.read(path).strip(b"\0 \n").decode("ascii", "replace")
+    except FileNotFoundError:
+        return ""

@@ -17,20 +17,19 @@ from perdure.records import Archive, ArchivedCheckpoint, FullHistory
 from perdure.storage import retention as keep
 from perdure.storage import rules
 from perdure.storage.file import lines
-from perdure.storage.file.blobs import closure, place
-from perdure.storage.file.checkpoints import CheckpointFile, encode
+from perdure.storage.file.checkpoints import CheckpointFile, closure, encode
 from perdure.storage.file.directory import CHECKPOINTS, EVENTS, INBOX, JOURNAL, RUNS
-from perdure.storage.file.run_files import LogLine, Span, encode_log, event_line, inbox_line, journal_line
+from perdure.storage.file.run_files import LogLine, encode_log, event_line, inbox_line, journal_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from perdure.clock import Clock
-    from perdure.records import Blob, EventBatch, Retention
+    from perdure.records import EventBatch, Retention
     from perdure.storage.disk import Stamp
     from perdure.storage.file.checkpoints import LogEntry
-    from perdure.storage.file.directory import Directory, Target
+    from perdure.storage.file.directory import Directory, Location, Target
     from perdure.storage.file.run_files import RunFiles
     from perdure.storage.group_commit import PendingCommit
     from perdure.storage.owners import Owners
@@ -78,22 +77,15 @@ class History:
         """Return the number of the last event that the retention removes with a commit."""
         if isinstance(self._retention.events, FullHistory):
             return line.forgotten
-        spans = self._spans(run, line)
-        if newest.told:
-            spans.append(_span(newest))
-        prunable = keep.prunable_batches(self._retention, [span.moment for span in spans], self._clock.now())
+        # By the last number of each batch the time of its commit.
+        moments = {
+            entry.events: entry.moment for entry in (*run.log.entries(after=line.forgotten), newest) if entry.told
+        }
+        moments |= run.events.moments(line)
+        batches = sorted(moments)
+        prunable = keep.prunable_batches(self._retention, [moments[last] for last in batches], self._clock.now())
         number = min(prunable, keep.PRUNED_PER_COMMIT_MAX)
-        return spans[number - 1].last if number else line.forgotten
-
-    def _spans(self, run: RunFiles, line: LogLine) -> list[Span]:
-        """Return the spans of all batches of a run, in order."""
-        emitted = (entry for entry in run.log.entries(after=line.forgotten) if entry.told)
-        # The last line may be of a commit that did not happen.
-        spans = {span.first: span for span in map(_span, emitted) if span.last <= line.record.events}
-        ranges = ((span.first, span.last) for span in spans.values())
-        if not _cover(ranges, after=line.forgotten, end=line.record.events):
-            spans = {**run.events.spans(line), **spans}
-        return [spans[first] for first in sorted(spans)]
+        return batches[number - 1] if number else line.forgotten
 
     def prune(self, run: RunFiles, line: LogLine) -> None:
         """Remove old checkpoints of a run, but not its head or what a fork needs. Their events are kept."""
@@ -112,7 +104,6 @@ class History:
         for entry, file in doomed:
             if file or self._directory.checkpoints.holds(entry):
                 self._directory.disk.remove(self._directory.checkpoints.path(entry.checkpoint_id))
-        self._directory.counter.add_pruned(len(doomed))
 
     def _doomed(self, entries: Sequence[LogEntry], line: LogLine) -> Iterator[tuple[LogEntry, CheckpointFile | None]]:
         """Return what the retention removes. A damaged checkpoint stays if it has events: they would be lost."""
@@ -177,7 +168,7 @@ class History:
 
     def remove(self, run: RunFiles) -> None:
         """Remove a run with all that belongs to it. Blobs stay until a collection."""
-        self._directory.change_run([], removed=self._directory.files_of(run))
+        self._directory.transactions.run([], removed=self._directory.files_of(run))
 
     def delete_checkpoint(self, checkpoint_id: str) -> None:
         """Remove one checkpoint, damaged or not. Its events stay as long as its run does."""
@@ -194,7 +185,7 @@ class History:
         run = directory.run(file.manifest.run_id) if file else self._find_run(checkpoint_id)
         line = run.current() if run else None
         if run is None or line is None:
-            directory.change_run([], removed=removed)
+            directory.transactions.run([], removed=removed)
             return
         is_head = line.record.head == checkpoint_id
         if is_head:
@@ -202,7 +193,9 @@ class History:
             line = replace(line, consumed=(*line.consumed, *run.inbox.expecting(line)))
         left = run.log.without(line, checkpoint_id)
         if left is None:
-            directory.change_run([], removed=[*removed, *((each, run.name) for each in (RUNS, JOURNAL, INBOX, EVENTS))])
+            directory.transactions.run(
+                [], removed=[*removed, *((each, run.name) for each in (RUNS, JOURNAL, INBOX, EVENTS))]
+            )
             return
         after, entries = left
         files: list[tuple[Target, bytes]] = [((RUNS, run.name), encode_log(after, entries))]
@@ -212,7 +205,7 @@ class History:
             files.append(((EVENTS, run.name), content + b"".join(map(lines.encode, events))))
         with contextlib.suppress(CheckpointDamagedError):
             self.flush(run, after)
-        directory.change_run(files, removed=removed)
+        directory.transactions.run(files, removed=removed)
 
     def _find_run(self, checkpoint_id: str) -> RunFiles | None:
         """Return the run that lists a damaged checkpoint, None if no log does."""
@@ -227,12 +220,13 @@ def collect(directory: Directory) -> int:
     # Checkpoints and blobs never change. What is read now need not be read while others wait for the lock.
     collection.read_ahead()
     with directory.lock():
-        directory.counter.reset_pruned()
         directory.remove_asides()
         needed = collection.reach(itertools.chain(collection.of_checkpoints(), collection.of_runs()))
-        unneeded = [name for name in directory.blobs.names() if name not in needed]
+        names = directory.blobs.names()
+        unneeded = [name for name in names if name not in needed]
         for name in unneeded:
             directory.blobs.remove(name)
+        directory.counter.set_kept(len(names) - len(unneeded))
     return len(unneeded)
 
 
@@ -313,7 +307,7 @@ class _Collection:
                 run.inbox.drop()
             else:
                 yield from run.inbox.roots(line)
-            if line is None or not run.events.spans(line):
+            if line is None or not run.events.moments(line):
                 run.events.drop()
             else:
                 yield from run.events.roots(line)
@@ -326,10 +320,6 @@ def needed_blobs(file: CheckpointFile, *, with_events: bool = True) -> set[str]:
         roots.update(file.batch.refs)
     inline = closure(roots, file.blobs.get)
     return roots.union(itertools.chain.from_iterable(blob.refs for blob in inline.values()))
-
-
-def _span(entry: LogEntry) -> Span:
-    return Span(entry.events - entry.told + 1, entry.events, entry.moment)
 
 
 def _cover(ranges: Iterable[tuple[int, int]], *, after: int, end: int) -> bool:
@@ -377,86 +367,38 @@ def restore(directory: Directory, archived: Archive) -> None:
         if (CHECKPOINTS, path.name) not in removed and directory.disk.stamp(path):
             raise rules.duplicate_checkpoint_error(checkpoint.manifest.checkpoint_id)
     with directory.disk.always_fsync():
-        files = list(_Restoration(directory, archived, run.name).files())
+        directory.blobs.add(archived.blobs)
+        files = list(_restored_files(directory, archived, run.name))
     # Blobs that were here already may have been written without fsync.
     directory.blobs.flush(blob.hash for blob in archived.blobs)
-    directory.change_run(files, removed=removed)
+    directory.transactions.run(files, removed=removed)
 
 
-class _Restoration:
-    """Makes the files of one run. Large blobs are written at once: alone they do no harm."""
-
-    def __init__(self, directory: Directory, archived: Archive, name: str) -> None:
-        self._directory = directory
-        self._archive = archived
-        self._name = name
-        self._blobs = {blob.hash: blob for blob in archived.blobs}
-        # Smaller than the number of any commit that follows, like the token of a run that begins here.
-        self._life = directory.counter.take()
-
-    def files(self) -> Iterator[tuple[Target, bytes]]:
-        """Return the content of each file."""
-        checkpoints = list(self._checkpoints())
-        for file in checkpoints:
-            yield (CHECKPOINTS, self._directory.checkpoints.path(file.manifest.checkpoint_id).name), encode(file)
-        yield (RUNS, self._name), self._log([file.entry for file in checkpoints])
-        for location, values in ((JOURNAL, self._journal()), (INBOX, self._inbox()), (EVENTS, self._events())):
-            data = b"".join(map(lines.encode, values))
-            if data:
-                yield (location, self._name), data
-
-    def _checkpoints(self) -> Iterator[CheckpointFile]:
-        batches = {batch.checkpoint_id: batch for batch in self._archive.events}
-        events = rules.last_removed_event(self._archive)
-        for checkpoint in self._archive.checkpoints:
-            manifest = checkpoint.manifest
-            batch = batches.get(manifest.checkpoint_id)
-            events = batch.last if batch else events
-            roots = (*manifest.roots, *(batch.refs if batch else ()))
-            inline, beside = place(roots, carried={}, new=self._blobs)
-            self._directory.blobs.add(beside.values())
-            yield CheckpointFile(
-                manifest=manifest,
-                settled=checkpoint.settled,
-                sequence=self._directory.counter.take(),
-                blobs=inline,
-                status=checkpoint.status,
-                wake_at=checkpoint.wake_at,
-                events=events,
-                batch=batch,
-            )
-
-    def _log(self, entries: Sequence[LogEntry]) -> bytes:
-        line = LogLine(
-            change="restore",
-            state=rules.restored_state(self._archive, token=self._life),
-            newest=entries[-1],
-            life=self._life,
-            forgotten=rules.last_removed_event(self._archive),
-        )
-        return encode_log(line, entries)
-
-    def _journal(self) -> Iterator[object]:
-        records = self._archive.journal
-        if records:
-            yield journal_line(
-                self._archive.record, records, self._place(ref for record in records for ref in record.refs)
-            )
-
-    def _inbox(self) -> Iterator[object]:
-        for command in self._archive.inbox:
-            numbered = rules.number_command(command, number=self._directory.counter.take())
-            yield inbox_line(self._life, numbered, self._place(numbered.refs))
-
-    def _events(self) -> Iterator[object]:
-        """Return the events of commits whose checkpoints are not in the archive."""
-        there = {checkpoint.manifest.checkpoint_id for checkpoint in self._archive.checkpoints}
-        for batch, moment in zip(self._archive.events, rules.event_times(self._archive), strict=True):
-            if batch.checkpoint_id not in there:
-                yield event_line(self._life, batch, moment, self._place(batch.refs))
-
-    def _place(self, refs: Iterable[str]) -> tuple[Blob, ...]:
-        """Return the blobs that go into a line, and write the others to files."""
-        inline, large = lines.split_blobs(closure(refs, self._blobs.get).values())
-        self._directory.blobs.add(large)
-        return inline
+def _restored_files(directory: Directory, archived: Archive, name: str) -> Iterator[tuple[Target, bytes]]:
+    """Return the files of a run. All of its blobs have files of their own."""
+    take, forgotten = directory.counter.take, rules.last_removed_event(archived)
+    # Smaller than the number of any commit that follows, like the token of a run that begins here.
+    life = take()
+    batches = {batch.checkpoint_id: batch for batch in archived.events}
+    entries: list[LogEntry] = []
+    events = forgotten
+    for each in archived.checkpoints:
+        batch = batches.get(each.manifest.checkpoint_id)
+        events = batch.last if batch else events
+        file = CheckpointFile(each.manifest, each.settled, take(), {}, each.status, each.wake_at, events, batch)
+        entries.append(file.entry)
+        yield (CHECKPOINTS, directory.checkpoints.path(each.manifest.checkpoint_id).name), encode(file)
+    state = rules.restored_state(archived, token=life)
+    line = LogLine("restore", state, newest=entries[-1], life=life, forgotten=forgotten)
+    yield (RUNS, name), encode_log(line, entries)
+    commands = [rules.number_command(command, number=take()) for command in archived.inbox]
+    there = {entry.checkpoint_id for entry in entries}
+    old = zip(archived.events, rules.event_times(archived), strict=True)
+    values: dict[Location, list[dict[str, Any]]] = {
+        JOURNAL: [journal_line(archived.record, archived.journal, ())] if archived.journal else [],
+        INBOX: [inbox_line(life, command, ()) for command in commands],
+        EVENTS: [event_line(life, batch, moment, ()) for batch, moment in old if batch.checkpoint_id not in there],
+    }
+    for location, of_file in values.items():
+        if of_file:
+            yield (location, name), b"".join(map(lines.encode, of_file))

@@ -20,8 +20,7 @@ from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import Command, EventBatch, Halt, JournalRecord, Owner, RunRecord
 from perdure.storage import rules
 from perdure.storage.file import lines
-from perdure.storage.file.blobs import closure
-from perdure.storage.file.checkpoints import LogEntry, status_of, usual_id
+from perdure.storage.file.checkpoints import LogEntry, closure, status_of, usual_id
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -270,10 +269,6 @@ class LineFile:
         if self._disk.stamp(self.path):
             self._disk.remove(self.path)
 
-    def read_blobs(self) -> Mapping[str, Blob]:
-        """Return the blobs that the file contains. Raises WorkflowCheckpointException."""
-        return lines.decode_blobs(lines.read(self._disk, self.path))
-
     def _read(self, run: RunRecord) -> list[dict[str, Any]]:
         """Return the values of all lines. Raises CheckpointDamagedError, which names the head of the run."""
         with self._damage_of(run):
@@ -318,11 +313,8 @@ class Journal(LineFile):
         blobs = lines.decode_blobs(self._read_valid(run)).values()
         return {ref for each in chain(self.records(run), blobs) for ref in each.refs}
 
-    def append(self, run: RunRecord, calls: Sequence[tuple[Sequence[JournalRecord], Sequence[Blob]]]) -> int:
-        """Append the records of several calls with their small blobs. Raises CheckpointDamagedError.
-
-        Returns the number of records that were removed from the file because they were replaced.
-        """
+    def append(self, run: RunRecord, calls: Sequence[tuple[Sequence[JournalRecord], Sequence[Blob]]]) -> None:
+        """Append the records of several calls with their small blobs. Raises CheckpointDamagedError."""
         with self._damage_of(run):
             before = len(lines.read_sound(self._disk, self.path))
             end = lines.append(self._disk, self.path, [journal_line(run, *call) for call in calls], end=before)
@@ -330,28 +322,20 @@ class Journal(LineFile):
         if end >= _JOURNAL_SIZE_BEFORE_COMPACTION and before.bit_length() < end.bit_length():
             # The records are written. If this fails, a later append tries again.
             with contextlib.suppress(OSError):
-                return self._compact(run)
-        return 0
+                self._compact(run)
 
     def is_void(self, run: RunRecord) -> bool:
         """Ask whether all lines belong to other heads. Raises CheckpointDamagedError."""
         return not self._read_valid(run)
 
-    def count_blobs(self, run: RunRecord) -> int:
-        """Return the number of records that have blobs in files of their own. Raises CheckpointDamagedError."""
-        values = self._read(run)
-        inline = {blob["hash"] for value in values for blob in value["parts"]}
-        return sum(not inline.issuperset(each["refs"]) for value in values for each in value["records"])
-
     def _read_valid(self, run: RunRecord) -> list[dict[str, Any]]:
         return [value for value in self._read(run) if (value["head"], value["nonce"]) == (run.head, run.nonce)]
 
-    def _compact(self, run: RunRecord) -> int:
+    def _compact(self, run: RunRecord) -> None:
         """Remove records that were replaced, and the blobs that only they needed."""
-        records, blobs, count = self.records(run), self.read_blobs(), self.count_blobs(run)
+        records, blobs = self.records(run), lines.decode_blobs(self._read(run))
         kept = closure(chain.from_iterable(record.refs for record in records), blobs.get)
         self._rewrite([journal_line(run, records, tuple(kept.values()))])
-        return count - self.count_blobs(run)
 
 
 def journal_line(run: RunRecord, records: Sequence[JournalRecord], blobs: Sequence[Blob]) -> dict[str, Any]:
@@ -435,26 +419,14 @@ def inbox_line(life: int, command: Command, blobs: Sequence[Blob]) -> dict[str, 
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The numbers of the events of one commit, and the time of the commit."""
-
-    first: int
-    last: int
-    moment: float | None
-
-
 class EventFile(LineFile):
     """The events of removed checkpoints, one commit per line. Other events are in the files of their checkpoints."""
 
     noun = "event file"
 
-    def spans(self, run: LogLine) -> Mapping[int, Span]:
-        """Return the spans of the batches in the file, by their first numbers. Raises CheckpointDamagedError."""
-        return {
-            first: Span(first, first + value["count"] - 1, value["moment"])
-            for first, value in self._read_kept(run).items()
-        }
+    def moments(self, run: LogLine) -> Mapping[int, float | None]:
+        """Return the times of the commits, by the last number of each batch. Raises CheckpointDamagedError."""
+        return {first + value["count"] - 1: value["moment"] for first, value in self._read_kept(run).items()}
 
     def batches(self, run: LogLine) -> Mapping[int, EventBatch]:
         """Return the batches in the file, by their first numbers. Raises CheckpointDamagedError."""
