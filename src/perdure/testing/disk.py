@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import itertools
+import random  # noqa: TID251 - seeded, to choose what is tested
 import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -30,11 +30,9 @@ if TYPE_CHECKING:
 
     from perdure.storage import Durability
 
+# The seed of a crash that keeps only what was fsynced, and of one that loses nothing. All other seeds choose.
 NOTHING_SURVIVES: Final = 0
-"""The seed of a crash that keeps only what was fsynced."""
-
 EVERYTHING_SURVIVES: Final = 1
-"""The seed of a crash that loses nothing. All other seeds choose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,24 +117,15 @@ class SimulatedDisk(Disk):
         return f"start {self._starts}"
 
     @override
-    def sync_directory(self, path: Path) -> None:
-        if not self.is_lazy:
-            self._sync_names(path)
-
-    def _sync_names(self, path: Path) -> None:
+    def _sync_by_name(self, path: Path) -> None:
+        directory = self._find(path)
+        if not isinstance(directory, _Directory):
+            self.sync_file(path)
+            return
         self._before_change()
-        directory = self._directory(path)
         for naming in list(self._unsynced):
             if any(each is directory for each, _ in naming.nodes):
                 self._settle(naming)
-
-    @override
-    def secure(self, path: Path) -> None:
-        if isinstance(self._find(path), _Directory):
-            self._sync_names(path)
-        else:
-            self.sync_file(path)
-        self._sync_names(path.parent)
 
     @override
     def stamp(self, path: Path) -> Stamp | None:
@@ -259,7 +248,7 @@ class _Crash:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._draws = itertools.count()
+        self._draw = random.Random(seed).randrange  # noqa: S311
         self._copies: dict[_Node, _Node] = {}
         self.numbers = itertools.count(1)
 
@@ -308,11 +297,6 @@ class _Crash:
         for write in file.unsynced[count : count + 1]:
             data = write.torn(data, self._draw(len(write.data) + 1), zeros=self._draw(4) == 0)
         return data
-
-    def _draw(self, below: int) -> int:
-        """Return a number that looks random but depends only on the seed."""
-        text = f"{self._seed} {next(self._draws)}".encode("ascii")
-        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") % below
 
 
 def _put(names: dict[str, _Node], name: str, node: _Node | None) -> None:

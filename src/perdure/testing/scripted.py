@@ -8,7 +8,9 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from pydantic import BaseModel
 
 from perdure.agents import (
     BaseChatClient,
@@ -47,22 +49,12 @@ class ToolCall:
         self.arguments = arguments
 
     def __repr__(self) -> str:
-        return (
-            f"ToolCall({', '.join([repr(self.name), *(f'{name}={each!r}' for name, each in self.arguments.items())])})"
-        )
-
-
-@runtime_checkable
-class Dumpable(Protocol):
-    """A value that can render itself as JSON, such as a pydantic model."""
-
-    def model_dump_json(self) -> str:
-        """Return the value as JSON."""
-        ...
+        arguments = [f", {name}={each!r}" for name, each in self.arguments.items()]
+        return f"ToolCall({self.name!r}{''.join(arguments)})"
 
 
 Part: TypeAlias = "str | ToolCall | Content"
-Reply: TypeAlias = "Part | Message | Dumpable | Mapping[str, Any] | Exception | Sequence[Part | Exception]"
+Reply: TypeAlias = "Part | Message | BaseModel | Mapping[str, Any] | Exception | Sequence[Part | Exception]"
 """One reply of a model. A list is one reply of several parts; an exception in it breaks the reply off there."""
 ReplyFunction: TypeAlias = "Callable[[Sequence[Message], Mapping[str, Any]], Reply | Awaitable[Reply]]"
 """Function that makes a reply from the conversation and the options."""
@@ -108,7 +100,7 @@ def _parts_of(reply: Any) -> Sequence[Part | Exception]:
             return [json.dumps(reply)]
         case Sequence():
             return cast("Sequence[Part | Exception]", reply)
-        case Dumpable():
+        case BaseModel():
             return [reply.model_dump_json()]
         case _:
             raise TypeError(
@@ -201,49 +193,6 @@ class ScriptedCall:
         return self.messages[-1].text if self.messages else ""
 
 
-class _Prompter:
-    """Finds the next reply of each script."""
-
-    def __init__(self, scripts: Script | Mapping[str, Script]) -> None:
-        _require_script(scripts)
-        self._scripts = scripts
-        self._failed: set[tuple[str, int]] = set()
-
-    async def reply_to(self, call: ScriptedCall, *, created_at: str) -> Line:
-        """Return the reply to a call. An exception in a list is raised once; then the script continues after it."""
-        place, reply = self._next(call)
-        if callable(reply):
-            found = reply(list(call.messages), call.options)
-            reply = await found if inspect.isawaitable(found) else found
-        line = to_line(reply, line_id=make_line_id(call.agent, place, call.messages), created_at=created_at)
-        if line.error is not None:
-            self._failed.add((call.agent, place))
-        return line
-
-    def _next(self, call: ScriptedCall) -> tuple[int, Reply | ReplyFunction]:
-        script = self._script_of(call.agent)
-        place = next_place(call.agent, call.messages)
-        if callable(script):
-            return place, script
-        while (call.agent, place) in self._failed:
-            place += 1
-        if place >= len(script):
-            raise ScriptEndedError(
-                f"the script of {call.agent!r} has {len(script)} replies, and this conversation has had them all; "
-                "give it more of them, or a function that replies"
-            )
-        return place, script[place]
-
-    def _script_of(self, agent: str) -> Script:
-        if not isinstance(self._scripts, Mapping):
-            return self._scripts
-        scripts = cast("Mapping[str, Script]", self._scripts)
-        if agent not in scripts:
-            known = ", ".join(map(repr, scripts))
-            raise ScriptEndedError(f"there is no script for {agent!r}; give one under its name, as for {known}")
-        return scripts[agent]
-
-
 def _require_script(scripts: object) -> None:
     if isinstance(scripts, str) or not (callable(scripts) or isinstance(scripts, Mapping | Sequence)):
         raise TypeError(
@@ -269,7 +218,9 @@ class _ScriptedModel(BaseChatClient):
         super().__init__(**more)
         self.name = self.model = name
         self.calls: list[ScriptedCall] = []
-        self._prompter = _Prompter(replies)
+        _require_script(replies)
+        self._scripts = replies
+        self._failed: set[tuple[str, int]] = set()
         self._usage = usage
         self._seconds = seconds
         self._clock = clock or SystemClock()
@@ -330,8 +281,39 @@ class _ScriptedModel(BaseChatClient):
         yield self._scripted_update(line, usage, line.finish_reason)
 
     async def _prompted(self, call: ScriptedCall) -> Line:
+        """Return the reply to a call. An exception in a list is raised once; then the script continues after it."""
         self.calls.append(call)
-        return await self._prompter.reply_to(call, created_at=self._clock.now().isoformat())
+        place, reply = self._next_reply(call)
+        if callable(reply):
+            found = reply(list(call.messages), call.options)
+            reply = await found if inspect.isawaitable(found) else found
+        line_id = make_line_id(call.agent, place, call.messages)
+        line = to_line(reply, line_id=line_id, created_at=self._clock.now().isoformat())
+        if line.error is not None:
+            self._failed.add((call.agent, place))
+        return line
+
+    def _next_reply(self, call: ScriptedCall) -> tuple[int, Reply | ReplyFunction]:
+        script, place = self._script_of(call.agent), next_place(call.agent, call.messages)
+        if callable(script):
+            return place, script
+        while (call.agent, place) in self._failed:
+            place += 1
+        if place >= len(script):
+            raise ScriptEndedError(
+                f"the script of {call.agent!r} has {len(script)} replies, and this conversation has had them all; "
+                "give it more of them, or a function that replies"
+            )
+        return place, script[place]
+
+    def _script_of(self, agent: str) -> Script:
+        if not isinstance(self._scripts, Mapping):
+            return self._scripts
+        scripts = cast("Mapping[str, Script]", self._scripts)
+        if agent not in scripts:
+            known = ", ".join(map(repr, scripts))
+            raise ScriptEndedError(f"there is no script for {agent!r}; give one under its name, as for {known}")
+        return scripts[agent]
 
     def _scripted_update(self, line: Line, content: Content, finish_reason: str | None = None) -> ChatResponseUpdate:
         return ChatResponseUpdate(

@@ -9,8 +9,7 @@
 `run_suite("my_check.py").is_clean`. See docs/resume-suite.md.
 """
 
-from perdure.testing.resume.effects import effect, returned, was_begun
-from perdure.testing.resume.kill_points import WINDOWS, Chance, reach
+from perdure.testing.resume.kill_points import WINDOWS, Chance, effect, reach, returned, was_begun
 from perdure.testing.resume.storage_kinds import SHIPPED, Kind, Storages, postgres_kind
 from perdure.testing.resume.subject import Subject
 from perdure.testing.resume.suite import Report, Violation, main, run_suite

@@ -19,9 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from perdure.testing.resume import effects
-from perdure.testing.resume.effects import Effects
-from perdure.testing.resume.kill_points import KillPlan, use_plan
+from perdure.testing.resume.kill_points import Effects, KillPlan, record_into, use_plan
 from perdure.testing.resume.subject import RUN_ID, RunSnapshot, SubjectDriver
 
 if TYPE_CHECKING:
@@ -163,26 +161,12 @@ class Gate:
             os.close(end)
 
 
-@dataclass(frozen=True, slots=True)
 class RunDirectory:
     """Directory of one run: its store, and beside it the effects and the points that killed it."""
 
-    path: Path
-
-    @property
-    def store(self) -> Path:
-        """Directory of the store."""
-        return self.path / "store"
-
-    @property
-    def effects(self) -> Path:
-        """File of the effects."""
-        return self.path / "effects"
-
-    @property
-    def hits(self) -> Path:
-        """File of the points that killed a process."""
-        return self.path / "hits"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.store, self.effects, self.hits = path / "store", path / "effects", path / "hits"
 
 
 @dataclass(slots=True)
@@ -237,7 +221,7 @@ class Runner:
 
         async def work() -> dict[str, int]:
             use_plan(plan_used)
-            effects.record_into(run_dir.effects)
+            record_into(run_dir.effects)
             await how(SubjectDriver(self.subject, self.open(run_dir), run_id))
             return dict(plan_used.seen)
 

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from perdure.errors import AlreadyAnsweredError, RunBusyError, RunNotFoundError, WorkflowException
-from perdure.testing.resume import effects
-from perdure.testing.resume.effects import Effects
-from perdure.testing.resume.kill_points import NO_KILL, Chance, KillPlan, use_plan, window_of
+from perdure.testing.resume.kill_points import NO_KILL, Chance, Effects, KillPlan, record_into, use_plan, window_of
 from perdure.testing.resume.processes import Gate, run_isolated, start_child
 from perdure.testing.resume.subject import RUN_ID, RunSnapshot, SubjectDriver
 
@@ -431,7 +429,7 @@ def _start_rival(
     runner.report.lives[runner.kind] += 1
 
     async def compete() -> str:
-        effects.record_into(run_dir.effects)
+        record_into(run_dir.effects)
         storage = runner.open(run_dir)
         answer = await _answer(runner, storage, number)
         if plan is not None:

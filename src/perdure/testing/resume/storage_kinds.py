@@ -9,8 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from perdure.storage import Disk, FileStore, SqliteDatabase, SqliteStore, StoreStorage
-from perdure.testing.resume import effects
-from perdure.testing.resume.kill_points import is_resuming, reach, writes
+from perdure.testing.resume.kill_points import find_finished, is_resuming, mark_committed, mark_recorded, reach, writes
 
 if TYPE_CHECKING:
     import sqlite3
@@ -27,33 +26,19 @@ _OPEN_INTENT = b'"open"'
 class KillingDisk(Disk):
     """The file system of this machine, with kill points around each change."""
 
-    def make_directory(self, path: Path) -> None:
-        with writes.operation("make_directory"):
-            super().make_directory(path)
 
-    def write_new(self, path: Path, data: bytes) -> None:
-        with writes.operation("write_new"):
-            super().write_new(path, data)
+def _with_kill_points(name: str) -> Callable[..., None]:
+    change = getattr(Disk, name)
 
-    def write_at(self, path: Path, offset: int, data: bytes, *, sync: bool) -> None:
-        with writes.operation("write_at"):
-            super().write_at(path, offset, data, sync=sync)
+    def change_with_points(*args: Any, **kwargs: Any) -> None:
+        with writes.operation(name):
+            change(*args, **kwargs)
 
-    def link(self, source: Path, target: Path) -> None:
-        with writes.operation("link"):
-            super().link(source, target)
+    return change_with_points
 
-    def rename(self, source: Path, target: Path) -> None:
-        with writes.operation("rename"):
-            super().rename(source, target)
 
-    def remove(self, path: Path) -> None:
-        with writes.operation("remove"):
-            super().remove(path)
-
-    def sync_directory(self, path: Path) -> None:
-        with writes.operation("sync_directory"):
-            super().sync_directory(path)
+for _name in ("make_directory", "write_new", "write_at", "link", "rename", "remove", "sync_directory"):
+    setattr(KillingDisk, _name, _with_kill_points(_name))
 
 
 class KillingDatabase(SqliteDatabase):
@@ -135,12 +120,12 @@ class KillingStore:
     ) -> None:
         """Record finished work, or an intent."""
         is_intent = any(_OPEN_INTENT in record.data for record in records)
-        finished = effects.find_finished(records)
+        finished = find_finished(records)
         reach("record before all")
         with writes.track("record"):
             await self._inner.record(lease, head=head, records=records, durable=durable)
         reach("record after all")
-        effects.mark_recorded(finished)
+        mark_recorded(finished)
         if is_intent:
             reach("intent after all")
 
@@ -151,7 +136,7 @@ class KillingStore:
             reach(f"{kind} before commit")
         with writes.track("commit"):
             newest = await self._inner.commit(lease, commit)
-        effects.mark_committed()
+        mark_committed()
         for kind in (*kinds, "emit"):
             reach(f"{kind} after commit")
         self._has_committed, self._has_old_records = True, False

@@ -12,7 +12,7 @@ from perdure.checkpoint import InterruptedStep, StepDecision
 from perdure.errors import RunNotFoundError
 from perdure.events import CheckpointInfo, WorkflowErrorDetails, WorkflowEvent
 from perdure.storage import StoreStorage, open_storage
-from perdure.testing.resume import effects
+from perdure.testing.resume.kill_points import begin_superstep, mark_open
 from perdure.testing.resume.storage_kinds import SHIPPED, Kind, with_points
 
 if TYPE_CHECKING:
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from perdure.workflows import Workflow
 
 RUN_ID: Final = "subject"
-
-
-def _always_true(request: PendingRequest) -> Any:
-    del request
-    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +43,7 @@ class Subject:
     build: Callable[[], Workflow]
     message: Any
     turns: tuple[Any, ...] = ()
-    answer: Callable[[PendingRequest], Any] = _always_true
+    answer: Callable[[PendingRequest], Any] = lambda _: True
     rival: Callable[[PendingRequest, int], Any] | None = None
     storages: Storages = field(default_factory=lambda: SHIPPED)
     has_fixed_log: bool = True
@@ -143,10 +138,10 @@ def _answers_by_running(request: PendingRequest) -> bool:
 async def _consume(events: AsyncIterable[WorkflowEvent[Any]]) -> None:
     async for event in events:
         if event.type == "superstep_started":
-            effects.begin_superstep()
+            begin_superstep()
         fact = event.data if event.type == "sub_workflow" else event
         if fact.type in _OPEN_EVENTS:
-            effects.mark_open(event.path, fact.executor_id or "")
+            mark_open(event.path, fact.executor_id or "")
 
 
 _ATTEMPT = re.compile(r"attempt \d+ of \d+ failed")
@@ -158,19 +153,18 @@ _PROCESS = re.compile(r"process \d+ on [^\s'\"]+")
 class RunSnapshot:
     """A run at one moment: its numbered log, its outputs in order, the state of its head.
 
-    Random ids, timestamps and process names are replaced.
+    Random ids, timestamps and process names are replaced. `course` is the log without numbers and failed attempts,
+    because the number of failures depends on the outside world. `questions` counts requests about an interrupted step,
+    `waits` wake-ups. A wait that ended before the next process came to it does not count.
     """
 
     log: Sequence[str] = ()
     course: Sequence[str] = ()
-    """The log without numbers and failed attempts, because the number of failures depends on the outside world."""
     outputs: Sequence[str] = ()
     state: str = ""
     checkpoints: int = 0
     questions: int = 0
-    """Number of requests about an interrupted step."""
     waits: int = 0
-    """Number of wake-ups. A wait that ended before the next process came to it does not count."""
 
     @classmethod
     async def take(cls, storage: StoreStorage, run_id: str) -> RunSnapshot:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +11,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+
+from pydantic import TypeAdapter
 
 from perdure.clock import SystemClock
 from perdure.testing.resume.kill_points import Chance, KillTargets
@@ -37,19 +37,8 @@ Property: TypeAlias = Literal[
     "directed points",
 ]
 
-PROPERTIES: Final[tuple[Property, ...]] = (
-    "prefix continuation",
-    "effect once",
-    "fork determinism",
-    "checkpoint validity",
-    "consume once",
-    "recovery determinism",
-    "recovery from an export",
-    "directed points",
-)
+PROPERTIES: Final[tuple[Property, ...]] = get_args(Property)
 """The six properties, the last one in two parts, and the check that every known point was hit."""
-
-_FINDINGS: Final = ("violations", "not_shown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +52,21 @@ class Violation:
 
 @dataclass(slots=True)
 class Report:
-    """Results and counts."""
+    """Results and counts.
+
+    `checks` counts checks by `property/store`, `lives` processes by store, `kills` killed processes by `random/store`
+    or `directed/store`, `windows` directed kills by `window/store`. `not_shown` are properties that could not be
+    checked, with the reason. They must not look as if they had passed.
+    """
 
     seed: int
     stores: tuple[str, ...]
     checks: Counter[str] = field(default_factory=Counter[str])
-    """Number of checks by `property/store`."""
     lives: Counter[str] = field(default_factory=Counter[str])
     kills: Counter[str] = field(default_factory=Counter[str])
-    """Killed processes by `random/store` or `directed/store`."""
     windows: Counter[str] = field(default_factory=Counter[str])
-    """Directed kills by `window/store`."""
     violations: list[Violation] = field(default_factory=list[Violation])
     not_shown: list[Violation] = field(default_factory=list[Violation])
-    """Properties that could not be checked, with the reason. They must not look as if they had passed."""
 
     @property
     def is_clean(self) -> bool:
@@ -119,21 +109,12 @@ class Report:
 
     def to_json(self) -> str:
         """Return the report as JSON."""
-        members = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        for name in _FINDINGS:
-            members[name] = [dataclasses.asdict(each) for each in members[name]]
-        return json.dumps(members)
+        return TypeAdapter(Report).dump_json(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Report:
         """Return the report from the result of `to_json`."""
-        found: dict[str, Any] = json.loads(text)
-        for name in ("checks", "lives", "kills", "windows"):
-            found[name] = Counter(found[name])
-        found["stores"] = tuple(found["stores"])
-        for name in _FINDINGS:
-            found[name] = [Violation(**each) for each in found[name]]
-        return cls(**found)
+        return TypeAdapter(Report).validate_json(text)
 
 
 def _line(row: list[str], cells: list[list[str]]) -> str:
@@ -157,10 +138,6 @@ class Effort:
     points: int | None = None
     rounds: int = 3
     races: int = 3
-
-    def times(self, factor: int) -> Effort:
-        """Return a multiple of this effort."""
-        return Effort(self.kills * factor, self.points, self.rounds * factor, self.races * factor)
 
 
 def check(
@@ -197,12 +174,12 @@ def _check_on(runner: Runner, others: Sequence[Runner], seed: int, effort: Effor
 def main(subject: Subject, arguments: Sequence[str] | None = None) -> None:
     """Run the suite as a program, print its table, and exit with 1 if a property is violated."""
     options = _parse_options(subject, arguments)
-    effort = Effort(options.kills, options.points, options.rounds, options.races).times(
-        _LONG_FACTOR if options.long else 1
-    )
+    factor = _LONG_FACTOR if options.long else 1
+    effort = Effort(options.kills * factor, options.points, options.rounds * factor, options.races * factor)
     until = SystemClock().now() + timedelta(minutes=options.minutes)
     while True:
-        report = _run_once(subject, options.stores, _seed(options.seed), effort, keeps=options.keep)
+        seed = int(SystemClock().new_id(), 16) % 1_000_000 if options.seed is None else options.seed
+        report = _run_once(subject, options.stores, seed, effort, keeps=options.keep)
         sys.stdout.write((report.to_json() if options.json else report.table()) + "\n")
         sys.stdout.flush()
         if not report.is_clean or options.seed is not None or SystemClock().now() >= until:
@@ -231,10 +208,6 @@ def _parse_options(subject: Subject, arguments: Sequence[str] | None) -> argpars
     if unknown:
         parser.error(f"unknown store {unknown[0]!r}; the stores are {', '.join(known)}")
     return options
-
-
-def _seed(given: int | None) -> int:
-    return int(SystemClock().new_id(), 16) % 1_000_000 if given is None else given
 
 
 def _run_once(subject: Subject, stores: Sequence[str], seed: int, effort: Effort, *, keeps: bool) -> Report:
