@@ -185,7 +185,7 @@ _NAMES = {
         "response_handler",
         "validate_workflow_graph",
     ),
-    "hosting": ("Dispatch", "EmbeddedScheduler", "Host", "HostedRun", "Rest", "RunInfo", "Scheduler"),
+    "hosting": ("AdvanceResult", "Dispatch", "EmbeddedScheduler", "Host", "HostedRun", "Rest", "RunInfo", "Scheduler"),
     "log": ("Log",),
     "mcp": ("MCPSpecificApproval", "MCPStdioTool", "MCPStreamableHTTPTool", "MCPTool"),
     "records": ("FullHistory", "KeepFor", "KeepLast", "LatestOnly", "Retention", "RunStatus"),

@@ -176,7 +176,7 @@ from perdure.graph import (
     response_handler,
     validate_workflow_graph,
 )
-from perdure.hosting import Dispatch, EmbeddedScheduler, Host, HostedRun, Rest, RunInfo, Scheduler
+from perdure.hosting import AdvanceResult, Dispatch, EmbeddedScheduler, Host, HostedRun, Rest, RunInfo, Scheduler
 from perdure.log import Log
 from perdure.mcp import MCPSpecificApproval, MCPStdioTool, MCPStreamableHTTPTool, MCPTool
 from perdure.records import FullHistory, KeepFor, KeepLast, LatestOnly, Retention, RunStatus
@@ -216,6 +216,7 @@ __all__ = [
     "NOT_DONE",
     "SKIP_PARSING",
     "AdditionItemMismatch",
+    "AdvanceResult",
     "Agent",
     "AgentContext",
     "AgentException",

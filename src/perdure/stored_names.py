@@ -122,7 +122,7 @@ STORED_NAMES: dict[str, str] = {
     "FailedMessage": "perdure.graph.policy",
     "Retry": "perdure.graph.policy",
     "RunInfo": "perdure.hosting.info",
-    "Rest": "perdure.hosting.scheduler",
+    "AdvanceResult": "perdure.hosting.scheduler:Rest",
     "hosting:Dispatch": "perdure.hosting.scheduler",
     "Log": "perdure.log",
     "ResponseAggregator": "perdure.orchestrations.aggregators:AnswersTogether",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.hosting.places import Storage
     from tests.workflow.nodes import Context
 
-    from perdure import Rest
+    from perdure import AdvanceResult
     from perdure.hosting.scheduler import Advance
     from perdure.records import RunRecord
     from perdure.testing.clock import ManualClock
@@ -52,7 +52,7 @@ class ByHand:
         self._advance.set_result(advance)
         await asyncio.get_running_loop().create_future()
 
-    async def dispatch(self, run_id: str, token: int | None = None) -> Rest:
+    async def dispatch(self, run_id: str, token: int | None = None) -> AdvanceResult:
         self._token += 1
         return await (await self._advance)(Dispatch(run_id, token or self._token))
 

@@ -3,6 +3,6 @@
 from perdure.hosting.embedded import EmbeddedScheduler
 from perdure.hosting.host import Host
 from perdure.hosting.run import HostedRun, RunInfo
-from perdure.hosting.scheduler import Dispatch, Rest, Scheduler
+from perdure.hosting.scheduler import AdvanceResult, Dispatch, Rest, Scheduler
 
-__all__ = ["Dispatch", "EmbeddedScheduler", "Host", "HostedRun", "Rest", "RunInfo", "Scheduler"]
+__all__ = ["AdvanceResult", "Dispatch", "EmbeddedScheduler", "Host", "HostedRun", "Rest", "RunInfo", "Scheduler"]

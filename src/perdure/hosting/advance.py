@@ -30,7 +30,7 @@ from perdure.errors import (
 )
 from perdure.graph import FunctionExecutor, no_exit, sharing
 from perdure.hosting.embedded import first_of
-from perdure.hosting.scheduler import Rest
+from perdure.hosting.scheduler import AdvanceResult
 from perdure.records import Halt
 from perdure.storage import this_process
 from perdure.workflows import Workflow, WorkflowExecutor
@@ -112,11 +112,11 @@ class Advancer:
     is_draining: bool = False
     """True once runs must stop at their next superstep boundary."""
 
-    async def advance(self, dispatch: Dispatch) -> Rest:
+    async def advance(self, dispatch: Dispatch) -> AdvanceResult:
         """Advance a run until nothing is left to do, or until the host drains."""
         run_id = dispatch.run_id
         if self.is_draining or run_id in self._stopped or run_id in self.active:
-            return Rest(None, tries_again=True)
+            return AdvanceResult(None, tries_again=True)
         task = asyncio.current_task()
         assert task is not None, "a run is advanced by a task"
         self.active[run_id] = task
@@ -125,36 +125,36 @@ class Advancer:
                 return await self._advance(dispatch)
         except _OWNED_BY_OTHERS as error:
             logger.info("run %r belongs to another process: %s", run_id, error)
-            return Rest(None, tries_again=True)
+            return AdvanceResult(None, tries_again=True)
         except _GONE as error:
             logger.info("run %r can't be advanced: %s", run_id, error)
-            return Rest(None)
+            return AdvanceResult(None)
         except Exception:
             logger.exception("run %r could not be advanced", run_id)
-            return Rest(None, tries_again=True)
+            return AdvanceResult(None, tries_again=True)
         finally:
             del self.active[run_id]
 
-    async def _advance(self, dispatch: Dispatch) -> Rest:
+    async def _advance(self, dispatch: Dispatch) -> AdvanceResult:
         run_id = dispatch.run_id
         record = await self.store.run(run_id)
         if record is None:
             raise RunNotFoundError(run_id)
         if record.run_status in _NOT_ADVANCED:
             # Commands in its inbox wait until somebody recovers the run.
-            return Rest(record.run_status)
+            return AdvanceResult(record.run_status)
         try:
             with no_exit():
                 attempt = _Attempt(self.catalog.build(record.workflow_name))
         except Exception:
             logger.exception("workflow %r of run %r could not be built", record.workflow_name, run_id)
-            return Rest(None, tries_again=True)
+            return AdvanceResult(None, tries_again=True)
         lease: Lease | None = None
         if record.attempts >= self.max_attempts:
             lease = await quarantine(self.store, self.storage.clock, record, dispatch.token)
             if lease is None:
                 logger.error("run %r was quarantined after %d attempts", run_id, record.attempts)
-                return Rest("quarantined")
+                return AdvanceResult("quarantined")
         try:
             with no_exit():
                 await self._drive(attempt, dispatch, lease)
@@ -194,21 +194,21 @@ class Advancer:
         except Exception:
             logger.exception("on_event failed for an event of run %r", run_id)
 
-    async def _failed(self, attempt: _Attempt, record: RunRecord, error: Exception) -> Rest:
+    async def _failed(self, attempt: _Attempt, record: RunRecord, error: Exception) -> AdvanceResult:
         """Decide what an error means for the run."""
         run_id = record.run_id
         if isinstance(error, (*_OWNED_BY_OTHERS, *_GONE)):
             raise error
         if _is_store_failure(error, has_opened=attempt.has_opened):
             logger.warning("run %r waits for its store, which failed: %s", run_id, error)
-            return Rest(None, has_changed=attempt.has_changed, tries_again=True)
+            return AdvanceResult(None, has_changed=attempt.has_changed, tries_again=True)
         if attempt.is_unreadable(error):
             logger.warning("run %r is blocked: another version of the program wrote it: %s", run_id, error)
-            return Rest(None, has_changed=attempt.has_changed)
+            return AdvanceResult(None, has_changed=attempt.has_changed)
         logger.warning("run %r failed: %s: %s", run_id, type(error).__name__, error)
         if await fail(self.store, self.storage.clock, run_id, error, has_opened=attempt.has_opened):
-            return Rest("failed", has_changed=attempt.has_changed)
-        return Rest(None, has_changed=attempt.has_changed, tries_again=True)
+            return AdvanceResult("failed", has_changed=attempt.has_changed)
+        return AdvanceResult(None, has_changed=attempt.has_changed, tries_again=True)
 
     @asynccontextmanager
     async def stopped(self, run_id: str) -> AsyncGenerator[None]:
@@ -275,15 +275,15 @@ class _Attempt:
             return isinstance(error, _WRITTEN_BY_ANOTHER_PROGRAM)
         return is_of_another_program(error, loaded_run.read_from)
 
-    def state(self) -> Rest:
+    def state(self) -> AdvanceResult:
         """Return the state in which this attempt leaves the run."""
         loaded_run = self.workflow.loaded_run
         if loaded_run is None:
-            return Rest(None, tries_again=True)
+            return AdvanceResult(None, tries_again=True)
         wake_at = loaded_run.snapshot.wake_at
         moment = None if wake_at is None else datetime.fromisoformat(wake_at)
         # Uncommitted progress is lost with this attempt, so the run is tried again.
-        return Rest(
+        return AdvanceResult(
             status_of(loaded_run.snapshot), moment, has_changed=self.has_changed, tries_again=loaded_run.is_ahead
         )
 

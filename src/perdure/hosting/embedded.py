@@ -286,14 +286,14 @@ class EmbeddedScheduler:
 
     async def _advance(self, advance: Advance, run_id: str, situation: Situation) -> None:
         try:
-            rest = await advance(Dispatch(run_id))
+            result = await advance(Dispatch(run_id))
         finally:
             del self._running[run_id]
             self._suspects.clear(run_id)
             self._woken.set()
-        if rest.tries_again:
+        if result.tries_again:
             self._deferred.defer_for_a_while(run_id, situation)
-        elif rest.has_changed or rest.status in {"failed", "quarantined", "exported"}:
+        elif result.has_changed or result.status in {"failed", "quarantined", "exported"}:
             self._deferred.release(run_id)
         else:
             self._deferred.defer(run_id, situation)

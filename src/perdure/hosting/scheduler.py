@@ -26,7 +26,7 @@ class Dispatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class AdvanceResult:
     """The state of a run after it was advanced."""
 
     status: RunStatus | None
@@ -39,7 +39,10 @@ class Rest:
     """True if a retry after a delay makes sense although nothing has changed."""
 
 
-Advance: TypeAlias = Callable[[Dispatch], Awaitable[Rest]]
+Rest = AdvanceResult
+"""The former name."""
+
+Advance: TypeAlias = Callable[[Dispatch], Awaitable[AdvanceResult]]
 """Advance a run until nothing is left to do. Raises only what ends the process."""
 
 

@@ -86,12 +86,34 @@ class ThreadInUseError(ThreadError):
         super().__init__(session_id, thread_id, text)
 
 
-class ThreadNameError(ThreadError, ValueError):
-    """Invalid id of a session or thread."""
+class _ReasonError(ThreadError):
+    """An error with a reason. Its text names the thread and the reason."""
+
+    _text = "{reason}"
 
     def __init__(self, session_id: str, thread_id: str, *, reason: str) -> None:
         self.reason = reason
-        super().__init__(session_id, thread_id, reason)
+        text = self._text.format(thread=label(session_id, thread_id), reason=reason)
+        super().__init__(session_id, thread_id, text)
+
+
+class ThreadNameError(_ReasonError, ValueError):
+    """Invalid id of a session or thread."""
+
+
+class ThreadWriteError(_ReasonError):
+    """The store could not write."""
+
+    _text = (
+        "the append to {thread} may not have been written: {reason}; fix the cause and append again, with key=... so "
+        "that it is done once"
+    )
+
+
+class ThreadDamagedError(_ReasonError):
+    """The stored bytes are damaged."""
+
+    _text = "{thread} is damaged: {reason}; restore the store from a copy"
 
 
 class ThreadMessageError(ThreadError, TypeError):
@@ -104,25 +126,4 @@ class ThreadMessageError(ThreadError, TypeError):
             f"{path} can't be kept in {label(session_id, thread_id)}: {reason}; convert it to plain data, or "
             "register its type with perdure.register_type in all programs that read the thread"
         )
-        super().__init__(session_id, thread_id, text)
-
-
-class ThreadWriteError(ThreadError):
-    """The store could not write."""
-
-    def __init__(self, session_id: str, thread_id: str, *, reason: str) -> None:
-        self.reason = reason
-        text = (
-            f"the append to {label(session_id, thread_id)} may not have been written: {reason}; fix the cause and "
-            "append again, with key=... so that it is done once"
-        )
-        super().__init__(session_id, thread_id, text)
-
-
-class ThreadDamagedError(ThreadError):
-    """The stored bytes are damaged."""
-
-    def __init__(self, session_id: str, thread_id: str, *, reason: str) -> None:
-        self.reason = reason
-        text = f"{label(session_id, thread_id)} is damaged: {reason}; restore the store from a copy"
         super().__init__(session_id, thread_id, text)

@@ -36,7 +36,7 @@ from perdure.threads.errors import (
     ThreadNotFoundError,
     ThreadWriteError,
 )
-from perdure.threads.thread import ForkPoint, Header, Place, ThreadName, batch_of, session_name, session_of
+from perdure.threads.thread import ForkPoint, Header, StoredThread, ThreadName, batch_of, session_name, session_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
@@ -56,7 +56,7 @@ _pause = SystemClock().sleep
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
-    """A place in a queue. Its turn comes when `turn` has a result."""
+    """A position in a queue. Its turn comes when `turn` has a result."""
 
     loop: asyncio.AbstractEventLoop
     turn: Future[None]
@@ -72,7 +72,7 @@ class _Queues:
     def join(self, subject: str) -> _Waiting:
         """Join the end of a queue."""
         mine = _Waiting(asyncio.get_running_loop(), Future())
-        # A concurrent future can't be cancelled by a task, so the place is kept until it is left.
+        # A concurrent future can't be cancelled by a task, so the position is kept until it is left.
         mine.turn.set_running_or_notify_cancel()
         with self._lock:
             queue = self._queues.setdefault(subject, deque())
@@ -140,34 +140,34 @@ class ThreadLog:
         self._store = store
         self._clock = clock
 
-    async def find(self, name: ThreadName) -> Place | None:
+    async def find(self, name: ThreadName) -> StoredThread | None:
         """Return the state of a thread, or None. Raises ThreadDamagedError."""
         with thread_errors(name):
             record = await self._store.run(name.run_id)
-            return None if record is None else await self._place(name, record)
+            return None if record is None else await self._read(name, record)
 
-    async def places(self, session_id: str) -> list[Place]:
+    async def threads(self, session_id: str) -> list[StoredThread]:
         """List the threads of a session in the order they started."""
         workflow_name = session_name(session_id)
-        found: list[Place] = []
+        found: list[StoredThread] = []
         for record in await self._store.runs(workflow_name=workflow_name):
             name = ThreadName.of_run(record.run_id, workflow_name=workflow_name)
             with thread_errors(name):
-                place = await self._place(name, record)
-            if place is not None:
-                found.append(place)
+                stored = await self._read(name, record)
+            if stored is not None:
+                found.append(stored)
         return found
 
     async def sessions(self) -> list[str]:
         """List the sessions that have threads in the order they started."""
         return list(dict.fromkeys(session_of(record.workflow_name) for record in await self._store.runs()))
 
-    async def _place(self, name: ThreadName, record: RunRecord) -> Place | None:
+    async def _read(self, name: ThreadName, record: RunRecord) -> StoredThread | None:
         """Return the state of a thread. Only its newest checkpoint is kept, and it may be replaced while it is read."""
         current: RunRecord | None = record
         while current is not None and current.head is not None:
             try:
-                return Place(name, current, await self._header(name, current.head))
+                return StoredThread(name, current, await self._header(name, current.head))
             except CheckpointNotFoundError as error:
                 missing = current.head
                 current = await self._store.run(name.run_id)
@@ -182,43 +182,45 @@ class ThreadLog:
         except (DamagedPartError, KeyError, TypeError, ValueError) as error:
             raise _damaged(name, f"its newest checkpoint {head!r} can't be read: {error or repr(error)}") from error
 
-    async def events(self, place: Place, *, after: int = 0, until: int | None = None) -> list[ThreadEvent]:
+    async def events(self, stored: StoredThread, *, after: int = 0, until: int | None = None) -> list[ThreadEvent]:
         """Return the events after one number and up to another, in order. Raises ThreadDamagedError."""
-        return [event for batch in await self.batches(place, after=after, until=until) for event in batch.events]
+        return [event for batch in await self.batches(stored, after=after, until=until) for event in batch.events]
 
-    async def batches(self, place: Place, *, after: int = 0, until: int | None = None) -> list[Batch]:
+    async def batches(self, stored: StoredThread, *, after: int = 0, until: int | None = None) -> list[Batch]:
         """Return the events after one number and up to another, grouped by append."""
         found: list[Batch] = []
-        for each, last in reversed(await self._ancestry(place, after=after, until=until)):
+        for each, last in reversed(await self._ancestry(stored, after=after, until=until)):
             found += await self._own_batches(each, after=max(after, each.base), until=last)
         return found
 
-    async def _ancestry(self, place: Place, *, after: int, until: int | None) -> list[tuple[Place, int | None]]:
+    async def _ancestry(
+        self, stored: StoredThread, *, after: int, until: int | None
+    ) -> list[tuple[StoredThread, int | None]]:
         """Return the thread and its ancestors as far as they are needed, each with its last number."""
-        line = [(place, until)]
-        while after < place.base and (parent := place.parent) is not None:
-            until = place.base if until is None else min(until, place.base)
+        line = [(stored, until)]
+        while after < stored.base and (parent := stored.parent) is not None:
+            until = stored.base if until is None else min(until, stored.base)
             found = await self.find(parent)
-            if found is None or found.sequence < place.base:
-                raise _damaged(place.name, f"the thread {parent.thread_id!r} that it was forked from is gone")
-            place = found
-            line.append((place, until))
+            if found is None or found.sequence < stored.base:
+                raise _damaged(stored.name, f"the thread {parent.thread_id!r} that it was forked from is gone")
+            stored = found
+            line.append((stored, until))
         return line
 
-    async def _own_batches(self, place: Place, *, after: int, until: int | None) -> list[Batch]:
+    async def _own_batches(self, stored: StoredThread, *, after: int, until: int | None) -> list[Batch]:
         """Return the batches that were appended to the thread itself."""
         found: list[Batch] = []
-        with thread_errors(place.name):
+        with thread_errors(stored.name):
             while until is None or after < until:
                 # Each batch holds at least one event.
                 wanted = _BATCHES_AT_ONCE if until is None else min(_BATCHES_AT_ONCE, until - after)
-                batches = await self._store.events(place.name.run_id, after=after - place.base, limit=wanted)
+                batches = await self._store.events(stored.name.run_id, after=after - stored.base, limit=wanted)
                 if not batches:
                     break
                 blobs = await self._store.blobs({ref for batch in batches for ref in batch.refs})
-                whole = [batch_of(place.name, each, blobs, base=place.base) for each in batches]
+                whole = [batch_of(stored.name, each, blobs, base=stored.base) for each in batches]
                 found += [_cut(each, after=after, until=until) for each in whole]
-                after = place.base + batches[-1].last
+                after = stored.base + batches[-1].last
         return [batch for batch in found if batch.events]
 
     async def append(self, name: ThreadName, new: Appended, *, expected: int | None, since: int) -> int:
@@ -240,24 +242,24 @@ class ThreadLog:
     async def _append(
         self, lease: Lease, name: ThreadName, new: Appended, *, expected: int | None, looks_behind: int | None
     ) -> int:
-        place = await self.find(name)
-        sequence = place.sequence if place else 0
-        if place is not None and looks_behind is not None:
-            done = await self._find_append(place, new, behind=looks_behind)
+        stored = await self.find(name)
+        sequence = stored.sequence if stored else 0
+        if stored is not None and looks_behind is not None:
+            done = await self._find_append(stored, new, behind=looks_behind)
             if done is not None:
                 return done
         if expected is not None and sequence != expected:
             raise ThreadConflictError(name.session_id, name.thread_id, expected=expected, sequence=sequence)
         if not new.events.count:
             return sequence
-        before = place.header if place else Header("")
+        before = stored.header if stored else Header("")
         header = Header(new.id, before.forked_from, {**before.tags, **new.tags})
-        await self._commit(lease, name, place, header, at=new.at, events=new.events)
+        await self._commit(lease, name, stored, header, at=new.at, events=new.events)
         return sequence + new.events.count
 
-    async def _find_append(self, place: Place, new: Appended, *, behind: int) -> int | None:
+    async def _find_append(self, stored: StoredThread, new: Appended, *, behind: int) -> int | None:
         """Return the last number of this append, or of an earlier one with its key, if there is one."""
-        found = await self.batches(place, after=behind)
+        found = await self.batches(stored, after=behind)
         done = [each for each in found if each.append == new.id or (new.key is not None and each.key == new.key)]
         return done[-1].events[-1].sequence if done else None
 
@@ -265,14 +267,14 @@ class ThreadLog:
         self,
         lease: Lease,
         name: ThreadName,
-        place: Place | None,
+        stored: StoredThread | None,
         header: Header,
         *,
         at: str,
         events: NewEvents | None = None,
     ) -> None:
         """Write the newest checkpoint of a thread, with or without events. Raises LeaseLostError, StaleHeadError."""
-        head, position = (place.record.head, place.record.position + 1) if place else (None, 0)
+        head, position = (stored.record.head, stored.record.position + 1) if stored else (None, 0)
         manifest = Manifest(
             checkpoint_id=f"{name.run_id}@{position}",
             run_id=name.run_id,
@@ -338,34 +340,34 @@ class ThreadLog:
             # Take leases in a fixed order, or two tasks that fork each other's threads would deadlock.
             for each in sorted((parent, new), key=lambda name: name.run_id):
                 leases[each] = await stack.enter_async_context(self._leased(each, creates=each == new))
-            place = await self.find(parent)
-            if place is None:
+            stored = await self.find(parent)
+            if stored is None:
                 raise ThreadNotFoundError(parent.session_id, parent.thread_id)
-            point = ForkPoint(parent.thread_id, await self._point(place, from_message))
+            point = ForkPoint(parent.thread_id, await self._point(stored, from_message))
             found = await self.find(new)
             if found is None:
-                found = await self._make_fork(leases[parent], place, leases[new], new, point)
+                found = await self._make_fork(leases[parent], stored, leases[new], new, point)
             _require_fork(found, point)
             return found.thread()
 
-    async def _point(self, place: Place, from_message: str | int | None) -> int:
+    async def _point(self, stored: StoredThread, from_message: str | int | None) -> int:
         match from_message:
             case None:
-                return place.sequence
-            case int() if 0 <= from_message <= place.sequence:
+                return stored.sequence
+            case int() if 0 <= from_message <= stored.sequence:
                 return from_message
             case str():
-                numbers = [each.sequence for each in await self.events(place) if each.message_id == from_message]
+                numbers = [each.sequence for each in await self.events(stored) if each.message_id == from_message]
                 if numbers:
                     return numbers[-1]
             case int():
                 pass
-        name = place.name
-        raise ThreadNotFoundError(name.session_id, name.thread_id, message=from_message, last=place.sequence)
+        name = stored.name
+        raise ThreadNotFoundError(name.session_id, name.thread_id, message=from_message, last=stored.sequence)
 
     async def _make_fork(
-        self, parent_lease: Lease, parent: Place, lease: Lease, new: ThreadName, point: ForkPoint
-    ) -> Place:
+        self, parent_lease: Lease, parent: StoredThread, lease: Lease, new: ThreadName, point: ForkPoint
+    ) -> StoredThread:
         header = Header(self._clock.new_id(), point)
         await self._commit(lease, new, None, header, at=self._clock.now().isoformat())
         try:
@@ -383,8 +385,8 @@ class ThreadLog:
         with thread_errors(name):
             try:
                 async with self._leased(name, creates=False):
-                    places = await self.places(name.session_id)
-                    forks = [place.name.thread_id for place in places if place.parent == name]
+                    stored = await self.threads(name.session_id)
+                    forks = [each.name.thread_id for each in stored if each.parent == name]
                     if forks:
                         raise ThreadInUseError(name.session_id, name.thread_id, forks=forks)
                     return await self._store.remove(name.run_id, takeover=True)
@@ -401,7 +403,7 @@ def _damaged(name: ThreadName, reason: str) -> ThreadDamagedError:
     return ThreadDamagedError(name.session_id, name.thread_id, reason=reason)
 
 
-def _require_fork(found: Place, point: ForkPoint) -> None:
+def _require_fork(found: StoredThread, point: ForkPoint) -> None:
     """Raise ThreadExistsError unless an existing thread is the requested fork."""
     actual = found.header.forked_from
     match actual:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class SessionStore:
     """Keep conversations: each session has threads, each thread is a growing list of numbered messages.
 
-    A session store may share its place with a checkpoint storage; neither sees the other's data. With `tenant` it holds
-    the sessions of that tenant alone.
+    A session store may share its location with a checkpoint storage; neither sees the other's data. With `tenant` it
+    has the sessions of that tenant alone.
     """
 
     def __init__(self, store: TenantStore, *, tenant: str | None = None, clock: Clock | None = None) -> None:
@@ -36,7 +36,7 @@ class SessionStore:
 
     @property
     def place(self) -> str:
-        """The location of the sessions. Two objects with one place hold the same sessions."""
+        """The location of the sessions. Two objects with one location have the same sessions."""
         return self._store.place
 
     def __repr__(self) -> str:
@@ -82,8 +82,8 @@ class SessionStore:
 
         The events of a fork start with those of its parent. Raises ThreadDamagedError.
         """
-        place = await self._log.find(ThreadName(session_id, thread_id))
-        return [] if place is None else await self._log.events(place, after=max(0, after), until=until)
+        stored = await self._log.find(ThreadName(session_id, thread_id))
+        return [] if stored is None else await self._log.events(stored, after=max(0, after), until=until)
 
     async def messages(self, session_id: str, thread_id: str, *, until: int | None = None) -> list[Message]:
         """Return the messages of a thread up to a number. Raises ThreadDamagedError."""
@@ -91,12 +91,12 @@ class SessionStore:
 
     async def thread(self, session_id: str, thread_id: str) -> Thread | None:
         """Return the state of a thread, or None."""
-        place = await self._log.find(ThreadName(session_id, thread_id))
-        return None if place is None else place.thread()
+        stored = await self._log.find(ThreadName(session_id, thread_id))
+        return None if stored is None else stored.thread()
 
     async def threads(self, session_id: str) -> list[Thread]:
         """List the threads of a session in the order they started."""
-        return [place.thread() for place in await self._log.places(session_id)]
+        return [stored.thread() for stored in await self._log.threads(session_id)]
 
     async def sessions(self) -> list[str]:
         """List the sessions that have threads in the order they started. This reads all threads."""
@@ -130,7 +130,7 @@ class SessionStore:
         return await self._store.collect()
 
     def tenant(self, name: str) -> SessionStore:
-        """Return the sessions of one tenant on the same place. Those of other tenants are invisible there."""
+        """Return the sessions of one tenant at the same location. Those of other tenants are invisible there."""
         return SessionStore(self._base, tenant=name, clock=self._clock)
 
     async def close(self) -> None:

@@ -70,7 +70,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StoredThread:
     """A thread with its header and position in the store."""
 
     name: ThreadName
@@ -208,7 +208,7 @@ _ESCAPED = {"%": "%25", ":": "%3A", "/": "%2F", "\\": "%5C"}
 """Separators must not occur in ids, and an id must never be a path."""
 
 TENANT = "perdure:sessions"
-"""Session stores use a tenant of their own, so that they never touch runs at the same place."""
+"""Session stores use a tenant of their own, so that they never touch runs at the same location."""
 
 
 def tenant_name(tenant: str | None) -> str:
