@@ -24,7 +24,6 @@ from perdure.kernel import (
     activation_id_of,
     answer,
     begin_turn,
-    cancel,
     fold,
     plan,
     receive,
@@ -143,7 +142,7 @@ def test_a_sub_workflow_is_told_once_that_something_inside_is_due(depth: int) ->
     inner = Snapshot(suspended=(sleeper("a", NOON),))
     for _ in range(depth):
         inner = Snapshot(children={"sub": inner})
-    assert (inner.next_timer, inner.is_asleep, inner.is_settled) == (NOON, True, False)
+    assert (inner.next_timer, inner.is_idle, inner.is_settled) == (NOON, True, False)
     assert wake(inner, now=EARLY, fan_ins={}) is inner
     woken = wake(inner, now=NOON, fan_ins={})
     assert [(each.target_id, each.woken_at, each.values) for each in woken.deliveries] == [("sub", NOON, ())]
@@ -186,9 +185,9 @@ def test_a_message_from_outside_goes_on_with_the_turn() -> None:
 
 
 def test_a_cancelled_run_is_neither_settled_nor_to_be_woken_and_can_go_on() -> None:
-    before = Snapshot(suspended=(sleeper("a", NOON),), carried={"old": 1}, since_input=3)
-    after = cancel(before, WHY, carried={"new": 2})
-    assert (after.is_settled, after.wake_at, after.carried) == (False, None, {"old": 1, "new": 2})
+    before = Snapshot(suspended=(sleeper("a", NOON),), since_input=3)
+    after = replace(before, cancelled=WHY)
+    assert (after.is_settled, after.wake_at) == (False, None)
     assert revoke_cancel(after) == replace(after, cancelled=None, since_input=0)
     assert revoke_cancel(before) is before
 

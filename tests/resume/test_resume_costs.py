@@ -179,9 +179,9 @@ async def test_what_was_read_of_an_inbox_holds_until_there_is_news(storage: Stor
     )
     await storage.cancel("r")
     inbox.offer(())
-    assert await inbox.apply(Snapshot(), recorded=dict) is None
+    assert await inbox.apply(Snapshot()) is None
     inbox.offer(())
     inbox.refresh()
-    taken = await inbox.apply(Snapshot(), recorded=dict)
+    taken = await inbox.apply(Snapshot())
     assert taken is not None
     assert len(taken.consumed) == 1

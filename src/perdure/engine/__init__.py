@@ -2,8 +2,7 @@
 
 from perdure.engine.activation import ActivationRecorder, BudgetTracker
 from perdure.engine.call import GLOBAL_KWARGS_KEY, Call, kwargs_for_child, resolve_kwargs, storable_kwargs
-from perdure.engine.commit import ChildCommitter, status_of
-from perdure.engine.events import FRAMEWORK, output_events
+from perdure.engine.commit import FRAMEWORK, ChildCommitter, output_events, status_of
 from perdure.engine.inbox import BY_DEADLINE, accepted
 from perdure.engine.journal import STEP, Journal
 from perdure.engine.local_lock import is_read_elsewhere, lock_run, with_initial_states

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from perdure.checkpoint import counts_in, counts_record, value_digest
 from perdure.clock import moment_of
 from perdure.codec import Kept, as_kept
-from perdure.engine.events import FRAMEWORK, encode_data, pending_event, request_opened, warning_event
+from perdure.engine.commit import FRAMEWORK, encode_data, pending_event, request_opened, warning_event
 from perdure.engine.questions import Question, Questions, Requests, require_approved
 from perdure.engine.state import StateView
-from perdure.engine.steps import Steps, skipped_steps
+from perdure.engine.step_identity import skipped_steps
+from perdure.engine.steps import Steps
 from perdure.engine.suspension import Suspender, begin_sleep
 from perdure.engine.tasks import finished
 from perdure.errors import BudgetExceededError, LeaseLostError, StaleHeadError, WorkflowCheckpointException
@@ -195,6 +196,12 @@ class ActivationRecorder:
     executor: Executor
     context: ActivationContext
     message: Any = field(init=False)
+    executor_id: str = field(init=False)
+    run_id: str = field(init=False)
+    streaming: bool = field(init=False)
+    """True if the caller reads a stream."""
+    source_executor_ids: Sequence[str] = field(init=False)
+    """The executors that sent the message."""
     child: Snapshot | None = field(default=None, init=False)
     """The sub-workflow of the executor, if this activation advanced it."""
     asked_inside: Mapping[str, Request] = field(default_factory=dict[str, "Request"], init=False)
@@ -227,7 +234,9 @@ class ActivationRecorder:
     _warned: set[str] = field(default_factory=set[str], init=False)
 
     def __post_init__(self) -> None:
-        delivery, give = self.activation.delivery, self.context.values.give
+        context, delivery, give = self.context, self.activation.delivery, self.context.values.give
+        self.executor_id, self.run_id, self.streaming = self.executor.id, context.run_id, context.streaming
+        self.source_executor_ids = delivery.sources
         if delivery.woken_at is not None:
             self.message = TimersDue(delivery.woken_at)
         elif delivery.is_gathered:
@@ -239,26 +248,6 @@ class ActivationRecorder:
     def activation_id(self) -> str:
         """Return the activation_id, which is the same for every attempt."""
         return activation_id_of(self.context.snapshot, self.activation)
-
-    @property
-    def executor_id(self) -> str:
-        """Return the id of the executor."""
-        return self.executor.id
-
-    @property
-    def run_id(self) -> str:
-        """Return the id of the run."""
-        return self.context.run_id
-
-    @property
-    def streaming(self) -> bool:
-        """Return whether the caller reads a stream."""
-        return self.context.streaming
-
-    @property
-    def source_executor_ids(self) -> Sequence[str]:
-        """Return the executors that sent the message."""
-        return self.activation.delivery.sources
 
     @property
     def request_id(self) -> str | None:
@@ -523,7 +512,8 @@ class ActivationRecorder:
 
     def turn_key(self, make_key: Callable[[str], str]) -> str:
         """Return the key of an agent's turn, as an earlier version made it if that has recorded one."""
-        return self._used_steps().turn_key(make_key)
+        steps = self._used_steps()
+        return steps.identities.turn_key(make_key, steps.scope, is_own=steps.is_in_own_task)
 
     # Budget.
 
@@ -658,7 +648,7 @@ class ActivationRecorder:
 
     def _warn_of_skipped_steps(self) -> None:
         """Warn of recorded steps that the handler has not called: it may have done their work in another way, too."""
-        names = skipped_steps(self, frozenset() if self.steps is None else self.steps.called)
+        names = skipped_steps(self, frozenset() if self.steps is None else self.steps.identities.called)
         if names:
             self.warn(
                 f"executor {self.executor.id!r} has returned without calling steps that are recorded for it: "
@@ -669,7 +659,7 @@ class ActivationRecorder:
         """Discard the effects and emit that the handler raised."""
         self._discard()
         if self.steps is not None:
-            self.steps.fail(error)
+            self.steps.errors.forget_causes(error)
         name = self.executor.id
         details = self.failure = WorkflowErrorDetails.from_exception(error, executor_id=name)
         self.context.emit(
@@ -706,7 +696,7 @@ class ActivationRecorder:
         """Return the records of this activation for the snapshot. Answers are kept even without a journal."""
         answers = f"{self.activation_id}/answer/"
         given = {key: value for key, value in self.context.snapshot.carried.items() if key.startswith(answers)}
-        caught: Mapping[str, object] = {} if self.steps is None else self.steps.error_records()
+        caught: Mapping[str, object] = {} if self.steps is None else self.steps.errors.records()
         found = {**given, **self.context.journal.records(self.activation_id), **caught}
         before, own = self._emitted_before(), self._own_events or Counter()
         if before or own:

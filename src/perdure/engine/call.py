@@ -6,6 +6,7 @@ The kwargs of a run are part of that: each has a target, and some must not be st
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -139,7 +140,8 @@ def check_input(
             run_id=run.run_id if run.head is None else run.head.run_id,
             later=later,
         )
-    kwargs = resolve_kwargs(call.kwargs, graph.executors) if any(call.kwargs.values()) else {}
+    has_kwargs = any(each is not None for each in call.kwargs.values())
+    kwargs = resolve_kwargs(call.kwargs, graph.executors) if has_kwargs else {}
     before = run.snapshot
     if not is_turn:
         stored: dict[str, Any] = {} if before.kwargs is None else run.values.give(before.kwargs)
@@ -187,17 +189,15 @@ def _is_given(request_id: str, answer: Any, snapshot: Snapshot) -> bool:
 def _require_same(answer: Any, command: AnswerCommand, graph: Graph, run: LoadedRun) -> None:
     """Raise AlreadyAnsweredError unless the waiting answer is the same, AnswerTypeError if this one does not fit."""
     request, values = run.snapshot.requests.get(command.request_id), run.values
-    given: Any = ABSENT if request is None else checked_answer(request, answer, graph, values)
-    waiting: Any = None
     if request is not None:
-        try:
-            waiting = checked_answer(request, values.give(command.value), graph, values)
-        except (AnswerTypeError, UntrustedTypeError, IncompatibleTypeError):
-            waiting = ABSENT  # the run reports it when it applies the command
-    if request is None or given != waiting:
-        raise AlreadyAnsweredError(
-            command.request_id, run_id=run.run_id, answered_at=command.at, by=command.by, what=command.shown
-        )
+        given = checked_answer(request, answer, graph, values)
+        # One that does not fit is reported by the run when it applies the command.
+        with suppress(AnswerTypeError, UntrustedTypeError, IncompatibleTypeError):
+            if given == checked_answer(request, values.give(command.value), graph, values):
+                return
+    raise AlreadyAnsweredError(
+        command.request_id, run_id=run.run_id, answered_at=command.at, by=command.by, what=command.shown
+    )
 
 
 def apply_input(given: CallInput, graph: Graph, run: LoadedRun, message: Any, *, at: str, by: str | None) -> Snapshot:

@@ -1,57 +1,43 @@
-"""Commits: each superstep's snapshot becomes a checkpoint of the run, or a record in the journal of its parent."""
+"""Commits: each superstep's snapshot becomes a checkpoint of the run, or a record in the journal of its parent.
+
+Events are emitted live at once, and encoded here for the commit that numbers them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.checkpoint import event_batch
 from perdure.codec import document, loads
 from perdure.engine.journal import TRACE, Journal
-from perdure.errors import AgentFrameworkException, CheckpointWriteError
-from perdure.events import CheckpointInfo
+from perdure.errors import (
+    AgentFrameworkException,
+    CheckpointWriteError,
+    EncodeError,
+    IncompatibleTypeError,
+    UntrustedTypeError,
+)
+from perdure.events import CheckpointInfo, WorkflowEvent, WorkflowEventSource
+from perdure.kernel import PendingEvent
 from perdure.records import Commit
 from perdure.storage import reads_at_once
+from perdure.streams import pieces_of
 from perdure.tracing import NO_SPAN, traced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from perdure.checkpoint import Writer
     from perdure.clock import Clock
+    from perdure.codec import Values
     from perdure.engine.journal import JournalLog
-    from perdure.kernel import PendingEvent, Snapshot
+    from perdure.kernel import Output, Request, Snapshot
     from perdure.records import Command, HeadStatus, Manifest
     from perdure.tracing import Span
 
 
-class Committer(Protocol):
-    """Keep the snapshots of one run or sub-workflow. A run without a committer is not checkpointed."""
-
-    waiting: int
-    """After a commit: the number of the newest command in the inbox, 0 if there is none."""
-    commands: Sequence[Command] | None
-    """The inbox as it was read together with the journal; None if it was not."""
-
-    async def open(self) -> Journal:
-        """Return the journal of the superstep in progress, with the records of earlier attempts."""
-        ...
-
-    async def commit(
-        self,
-        snapshot: Snapshot,
-        kind: str,
-        *,
-        events: Sequence[PendingEvent] = (),
-        consumed: tuple[str, ...] = (),
-        done: tuple[str, ...] = (),
-    ) -> CheckpointInfo | None:
-        """Make the snapshot and its events durable.
-
-        `consumed` are the commands that it has applied, `done` ids of commands that must not be waiting: their work
-        is part of the snapshot. Raises CommandWaitsError if one of these is in the inbox.
-        """
-        ...
+FRAMEWORK = WorkflowEventSource.FRAMEWORK
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -65,7 +51,9 @@ class StoreCommitter:
     head: Manifest | None
     span: Span
     waiting: int = 0
+    """After a commit: the number of the newest command in the inbox, 0 if there is none."""
     commands: Sequence[Command] | None = None
+    """The inbox as it was read together with the journal; None if it was not."""
     _has_committed: bool = False
 
     async def open(self) -> Journal:
@@ -102,8 +90,10 @@ class StoreCommitter:
     ) -> CheckpointInfo | None:
         """Write the checkpoint and move the head, or raise and change nothing.
 
-        Queued records are written first: they belong to the head that this moves.
+        `consumed` are the commands that it has applied, `done` ids of commands that must not be waiting: their work
+        is part of the snapshot. Raises CommandWaitsError if one of these is in the inbox.
         """
+        # Queued records belong to the head that this moves.
         log = self.log
         if log.writing is not None:
             await log.settle()
@@ -182,10 +172,16 @@ class ChildCommitter:
         """Record the snapshot. Only the parent has checkpoints, so `checkpoint` events are dropped."""
         del kind, consumed, done
         events = [event for event in events if event.type != "checkpoint"]
+        # A sub-workflow must not run ahead of what is recorded of it.
+        await self.journal.settle()
         self.journal.keep_child(snapshot, events)
         for event in events:
             self.emit(event)
         return None
+
+
+Committer: TypeAlias = StoreCommitter | ChildCommitter
+"""Keeps the snapshots of one run or sub-workflow. A run without a committer is not checkpointed."""
 
 
 def status_of(snapshot: Snapshot) -> HeadStatus:
@@ -197,3 +193,64 @@ def status_of(snapshot: Snapshot) -> HeadStatus:
     if snapshot.requests:
         return "waiting"
     return "idle" if snapshot.next_timer is None else "sleeping"
+
+
+def request_opened(request: Request) -> PendingEvent:
+    """Return the event of a request that an activation opens."""
+    return PendingEvent("request_info", request.data, request.executor_id, request_id=request.id)
+
+
+def warning_event(text: str) -> WorkflowEvent[Any]:
+    """Return a warning of the engine."""
+    return WorkflowEvent("warning", text, origin=FRAMEWORK)
+
+
+def pending_event(event: WorkflowEvent[Any], values: Values) -> PendingEvent:
+    """Encode an event for the commit. Data that can't be encoded is left out, and the event says why."""
+    data, lost = encode_data(event.data, f"data of a {event.type!r} event", values)
+    details, _ = encode_data(event.details, f"details of a {event.type!r} event", values)
+    return PendingEvent(
+        event.type,
+        data,
+        event.executor_id,
+        event.path,
+        event.request_id if event.type in {"request_info", "answered"} else None,
+        event.iteration,
+        details,
+        lost,
+    )
+
+
+def encode_data(data: object, path: str, values: Values) -> tuple[object | None, str | None]:
+    """Encode the data of an event. Return it, or None and the reason why it can't be encoded."""
+    if data is None:
+        return None, None
+    try:
+        kept = values.fix(data, path)
+    except EncodeError as error:
+        return None, str(error)
+    return (kept, None) if kept.refusal is None else (None, str(kept.refusal))
+
+
+def output_events(outputs: Iterable[Output], values: Values, *, in_pieces: bool) -> Iterator[WorkflowEvent[Any]]:
+    """Return recorded outputs as events. With `in_pieces`, those that were streamed come in pieces again."""
+    for output in outputs:
+        data = values.give(output.data)
+        for piece in pieces_of(data) if in_pieces and not output.is_whole else (data,):
+            yield WorkflowEvent(output.kind, piece, executor_id=output.executor_id, origin=FRAMEWORK)
+
+
+def live_event(event: PendingEvent, values: Values) -> WorkflowEvent[Any]:
+    """Return a pending event as it is emitted live."""
+    try:
+        data = None if event.data is None else values.give(event.data)
+    except (UntrustedTypeError, IncompatibleTypeError):
+        data = None  # a reader of the log sees it as plain data
+    return WorkflowEvent(
+        event.type,
+        data,
+        executor_id=event.executor_id,
+        path=event.path,
+        iteration=event.iteration,
+        origin=FRAMEWORK,
+    )

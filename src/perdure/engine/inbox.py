@@ -16,8 +16,9 @@ from perdure.checkpoint import (
     request_event,
 )
 from perdure.clock import now, seconds_until
-from perdure.engine.events import encode_data
+from perdure.engine.commit import encode_data
 from perdure.engine.routing import accepts, fan_ins_of
+from perdure.engine.tasks import stop
 from perdure.errors import (
     AlreadyAnsweredError,
     AnswerTypeError,
@@ -28,17 +29,17 @@ from perdure.errors import (
 )
 from perdure.events import UndeliveredMessage
 from perdure.graph import Executor, WorkflowMessage, response_handler_of
-from perdure.kernel import Cancelled, PendingEvent, answer, begin_turn, cancel, receive, reopen, wake
+from perdure.kernel import Cancelled, PendingEvent, answer, begin_turn, receive, reopen, wake
 from perdure.records import Mark
 from perdure.typenames import describe, type_of, with_article
 from perdure.types import is_instance_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
 
     from perdure.checkpoint import AnyCommand
     from perdure.clock import Clock
-    from perdure.codec import Kept, Values
+    from perdure.codec import Values
     from perdure.graph import Graph
     from perdure.kernel import Request, Snapshot
     from perdure.records import Command
@@ -116,11 +117,8 @@ class Inbox:
         self._is_stale = True
         self._known_at = None
 
-    async def apply(self, snapshot: Snapshot, *, recorded: Callable[[], Mapping[str, Kept]]) -> Applied | None:
-        """Apply the commands in order, then due timers; None if there is nothing to commit.
-
-        `recorded` returns the records of the superstep in progress.
-        """
+    async def apply(self, snapshot: Snapshot) -> Applied | None:
+        """Apply the commands in order, then due timers; None if there is nothing to commit."""
         if snapshot is self._changed:
             # The commit of the last change failed.
             self._applied = ()
@@ -131,11 +129,11 @@ class Inbox:
             return None
         applied = Applied(snapshot, consumed=self._applied)
         for command in list(self._commands):
-            after = self._apply_command(applied, command, recorded)
+            after = self._apply_command(applied, command)
             if after is not None:
                 applied = after
                 self._commands.remove(command)
-        applied = self._apply_timers(applied, recorded)
+        applied = self._apply_timers(applied)
         self._applied = applied.consumed
         self._changed = snapshot if applied.snapshot is not snapshot else None
         return None if applied == Applied(snapshot) else applied
@@ -160,9 +158,7 @@ class Inbox:
         self._applied = tuple(command.id for command in found if command.id in self._applied)
         return self._newest > before
 
-    def _apply_command(
-        self, applied: Applied, command: AnyCommand, recorded: Callable[[], Mapping[str, Kept]]
-    ) -> Applied | None:
+    def _apply_command(self, applied: Applied, command: AnyCommand) -> Applied | None:
         """Apply one command; None if its time has not come."""
         match command:
             case AnswerCommand():
@@ -174,7 +170,7 @@ class Inbox:
                 if snapshot.is_settled or snapshot.cancelled is not None:
                     return applied.then(snapshot, consumed=command_id)
                 cancelled = Cancelled(command.at, command.by, command.reason)
-                return self._cancel(applied, cancelled, recorded, consumed=command_id)
+                return self._cancel(applied, cancelled, consumed=command_id)
 
     def _apply_answer(self, applied: Applied, command: AnswerCommand) -> Applied:
         snapshot, values = applied.snapshot, self.values
@@ -239,19 +235,13 @@ class Inbox:
         failure = UndeliveredError(source_id=command.by, target_id=target_id, reason=reason, is_from_outside=True)
         return replace(after, failure=failure)
 
-    def _cancel(
-        self,
-        applied: Applied,
-        cancelled: Cancelled,
-        recorded: Callable[[], Mapping[str, Kept]],
-        consumed: str | None = None,
-    ) -> Applied:
-        after = cancel(applied.snapshot, cancelled, carried=recorded())
+    def _cancel(self, applied: Applied, cancelled: Cancelled, consumed: str | None = None) -> Applied:
+        after = replace(applied.snapshot, cancelled=cancelled)
         why = {"by": cancelled.by, "reason": cancelled.reason}
         event = PendingEvent("cancelled", self.values.fix(why, "the reason of a cancellation"))
         return applied.then(after, event, consumed=consumed)
 
-    def _apply_timers(self, applied: Applied, recorded: Callable[[], Mapping[str, Kept]]) -> Applied:
+    def _apply_timers(self, applied: Applied) -> Applied:
         """Apply everything that is due. A cancelled run has no timers."""
         wake_at = applied.snapshot.wake_at
         if wake_at is None or wake_at > (present := now(self.clock)):
@@ -262,7 +252,7 @@ class Inbox:
         deadline = applied.snapshot.limits.deadline
         if deadline is not None and deadline <= present:
             reason = f"the deadline of the run, {deadline}, has passed"
-            return self._cancel(applied, Cancelled(present, BY_DEADLINE, reason), recorded)
+            return self._cancel(applied, Cancelled(present, BY_DEADLINE, reason))
         after = wake(applied.snapshot, now=present, fan_ins=fan_ins_of(self.graph))
         return applied if after is applied.snapshot else applied.then(after, PendingEvent("woken"))
 
@@ -330,9 +320,7 @@ async def _first(*works: Coroutine[Any, Any, object]) -> None:
         for task in done:
             task.result()
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await stop(tasks)
 
 
 def accepted(

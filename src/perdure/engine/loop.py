@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from perdure.clock import SystemClock, seconds_until
 from perdure.engine.activation import ActivationContext, BudgetTracker
-from perdure.engine.events import FRAMEWORK, live_event, pending_event, warning_event
+from perdure.engine.commit import FRAMEWORK, live_event, pending_event, warning_event
 from perdure.engine.journal import Journal
 from perdure.engine.routing import fan_ins_of, fold_superstep
 from perdure.engine.state import ChangeDetector
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     from perdure.clock import Clock
-    from perdure.codec import Kept, Values
+    from perdure.codec import Values
     from perdure.engine.commit import Committer
     from perdure.engine.inbox import Inbox
     from perdure.graph import Graph
@@ -187,10 +187,6 @@ class RunLoop:
         self._superstep = Superstep(plan(snapshot), context, self.changes, slots, is_over=self._must_stop)
         return self._superstep
 
-    def _recorded(self) -> Mapping[str, Kept]:
-        """Return the records of this superstep, and those that the snapshot carries."""
-        return replace(self._journal, carried={**self.snapshot.carried, **self.carried}).records()
-
     def _require_limits(self) -> None:
         """Raise if the run has used up its supersteps or its budget."""
         if self.snapshot.since_input >= self.graph.rules.max_iterations:
@@ -229,11 +225,12 @@ class RunLoop:
             if self.inbox is not None:
                 self.inbox.refresh()
         while self.inbox is not None:
-            applied = await self.inbox.apply(self.snapshot, recorded=self._recorded)
+            applied = await self.inbox.apply(self.snapshot)
             if applied is None:
                 break
             # The commit makes the journal void, so the checkpoint carries its records.
-            after = replace(applied.snapshot, carried={**applied.snapshot.carried, **self._recorded()})
+            recorded = replace(self._journal, carried=self.snapshot.carried).records()
+            after = replace(applied.snapshot, carried={**applied.snapshot.carried, **recorded})
             pending = (*applied.events, PendingEvent("checkpoint"))
             try:
                 committed = await self._commit(after, "inbox", pending, consumed=applied.consumed, done=applied.done)

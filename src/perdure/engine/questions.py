@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from perdure.engine.activation import ActivationContext, ActivationRecorder
     from perdure.engine.steps import Steps
     from perdure.engine.tasks import CallScope, OpenCall
-    from perdure.kernel import Moment
 
 
 ASK: Final = "/ask/"
@@ -41,26 +40,14 @@ _FIRST = re.compile("1[.]0/.*#0")
 """The id of the activation that a run starts with."""
 
 
-@dataclass(frozen=True, slots=True)
-class _OpenRequest:
-    """A request whose data is encoded when the activation ends."""
-
-    id: str
-    data: object
-    response_type: object
-    opened_at: Moment
-    deadline: Moment | None
-    default: Kept | None
-    approves: str | None
-
-
 class Requests:
     """The requests that one attempt at an activation opens."""
 
     def __init__(self, owner: ActivationRecorder) -> None:
         self._owner = owner
         self._context = owner.context
-        self._opened: list[_OpenRequest] = []
+        self._opened: list[Request] = []
+        """Requests whose data is encoded when the activation ends."""
         self._awaited: list[Request] = []
 
     def open(self, data: Any, response_type: Any, request_id: str | None, terms: Terms) -> None:
@@ -79,7 +66,7 @@ class Requests:
         event = WorkflowEvent.request_info(chosen, executor.id, data, response_type)
         self._owner.emit_request(event, len(self._opened) - 1)
 
-    def _with_terms(self, request_id: str, data: Any, response_type: Any, terms: Terms) -> _OpenRequest:
+    def _with_terms(self, request_id: str, data: object, response_type: object, terms: Terms) -> Request:
         clock, values = self._context.clock, self._context.values
         deadline = None if terms.deadline is None else moment_of(clock, terms.deadline, "the deadline of a request")
         if (deadline is None) != (terms.default is ABSENT):
@@ -92,7 +79,17 @@ class Requests:
             answer = _coerced_default(terms.default, response_type, request_id)
             default = values.fix(answer, f"default of request {request_id!r}")
         approves = terms.approved_digest if terms.approves is ABSENT else value_digest(terms.approves, values)
-        return _OpenRequest(request_id, data, response_type, now(clock), deadline, default, approves)
+        return Request(
+            request_id,
+            self._owner.executor_id,
+            data,
+            type(data),
+            response_type,
+            opened_at=now(clock),
+            deadline=deadline,
+            default=default,
+            approves=approves,
+        )
 
     def wait_for(self, request_id: str, data: object, response_type: object, terms: Terms = Terms()) -> None:  # noqa: B008 - frozen
         """Open a request that the activation itself waits for, unless an earlier entry has opened it."""
@@ -124,19 +121,9 @@ class Requests:
         """Return the requests for response handlers, with their data encoded as it is now."""
         return tuple(self._encoded(each) for each in self._opened)
 
-    def _encoded(self, request: _OpenRequest) -> Request:
-        name = self._owner.executor_id
-        return Request(
-            request.id,
-            name,
-            self._context.values.fix(request.data, f"request of executor {name!r}"),
-            type(request.data),
-            request.response_type,
-            opened_at=request.opened_at,
-            deadline=request.deadline,
-            default=request.default,
-            approves=request.approves,
-        )
+    def _encoded(self, request: Request) -> Request:
+        data = self._context.values.fix(request.data, f"request of executor {request.executor_id!r}")
+        return replace(request, data=data)
 
     def discard(self) -> None:
         """Withdraw the requests of an attempt that has failed or was suspended."""
@@ -233,7 +220,7 @@ class Questions:
         if self._record(key) is not None:
             return _Asked(scope, state, key, record, None if is_own else f"{stem}{base}")
         if not is_own:
-            old_key = self._steps.old_steps.question_in_subtask(
+            old_key = self._steps.identities.old_steps.question_in_subtask(
                 stem, current_task(), lambda each: self._is_same(each, record)
             )
             is_clear = record.digest is not None or not self._context.keeps_records

@@ -224,21 +224,12 @@ async def _load(
         # A checkpoint with the id of the head may be one of a run that was deleted and begun again.
         if read is None or read.checkpoint_id != head or origin_of(read).nonce != record.nonce:
             read, _, blobs = await _read_checkpoint(binding, head)
-        snapshot, written = await _read_snapshot(blueprint, binding, read, blobs=blobs)
+        run = await _read_run(blueprint, binding, _origin(record), read, blobs=blobs)
     except BaseException:
         await binding.store.release(lease, halt=lease.halt)
         raise
-    return LoadedRun(
-        _origin(record),
-        snapshot,
-        binding.values,
-        binding,
-        lease,
-        read,
-        position=record.position,
-        written=written,
-        read_from=read.checkpoint_id,
-    )
+    run.lease, run.position = lease, record.position
+    return run
 
 
 async def _head_of(binding: Binding, lease: Lease) -> tuple[RunRecord, str]:
@@ -271,20 +262,12 @@ async def _fork(
 
     The store does not know the fork before `create_fork`, so that a refused one leaves nothing behind.
     """
-    snapshot, written = await _read_snapshot(blueprint, binding, manifest, blobs=blobs)
     origin = new_run(blueprint, blueprint.clock.new_id(), parent_id=manifest.checkpoint_id)
+    run = await _read_run(blueprint, binding, origin, manifest, blobs=blobs)
     if lock is not None:
         await lock.acquire(binding.store.place, origin.run_id)
-    return LoadedRun(
-        origin,
-        snapshot,
-        binding.values,
-        binding,
-        head=manifest,
-        is_unstored_fork=True,
-        written=written,
-        read_from=manifest.checkpoint_id,
-    )
+    run.is_unstored_fork = True
+    return run
 
 
 async def create_fork(run: LoadedRun) -> None:
@@ -327,8 +310,7 @@ async def rewind(blueprint: Blueprint, binding: Binding, *, run_id: str, checkpo
         raise WorkflowCheckpointException(
             f"checkpoint {checkpoint_id!r} belongs to run {manifest.run_id!r}, not to {run_id!r}: fork it instead"
         )
-    snapshot, written = await _read_snapshot(blueprint, binding, manifest)
-    nonce = blueprint.clock.new_id()
+    run, nonce = await _read_run(blueprint, binding, origin_of(manifest), manifest), blueprint.clock.new_id()
     async with lock_run(store.place, run_id):
         lease = await store.acquire(run_id)
         try:
@@ -338,16 +320,8 @@ async def rewind(blueprint: Blueprint, binding: Binding, *, run_id: str, checkpo
             await store.rewind(lease, expected_head=record.head, to=checkpoint_id, nonce=nonce)
         finally:
             await store.release(lease)
-    return LoadedRun(
-        replace(_origin(record), nonce=nonce),
-        snapshot,
-        binding.values,
-        binding,
-        head=manifest,
-        position=record.position,
-        written=written,
-        read_from=checkpoint_id,
-    )
+    run.origin, run.position = replace(_origin(record), nonce=nonce), record.position
+    return run
 
 
 async def is_unfinished(run: LoadedRun) -> bool:
@@ -372,16 +346,27 @@ async def answered_since(run: LoadedRun) -> Snapshot | None:
     return Snapshot(answered=Reader(manifest, blobs, run.binding.codec).answered())
 
 
-async def _read_snapshot(
-    blueprint: Blueprint, binding: Binding, manifest: Manifest, *, blobs: Mapping[str, bytes] | None = None
-) -> tuple[Snapshot, Written]:
-    """Read a checkpoint for the present graph, and what the writer of the next checkpoint must know of it.
-
-    Raises IncompatibleGraphError.
-    """
+async def _read_run(
+    blueprint: Blueprint,
+    binding: Binding,
+    origin: NewRun,
+    manifest: Manifest,
+    *,
+    blobs: Mapping[str, bytes] | None = None,
+) -> LoadedRun:
+    """Read a run at a checkpoint, without a lease. Raises IncompatibleGraphError."""
     if blobs is None:
         with naming(manifest.checkpoint_id):
             blobs = await binding.store.blobs(manifest.roots)
+    snapshot, written = await _read_snapshot(blueprint, binding, manifest, blobs)
+    read_from = manifest.checkpoint_id
+    return LoadedRun(origin, snapshot, binding.values, binding, head=manifest, written=written, read_from=read_from)
+
+
+async def _read_snapshot(
+    blueprint: Blueprint, binding: Binding, manifest: Manifest, blobs: Mapping[str, bytes]
+) -> tuple[Snapshot, Written]:
+    """Read a checkpoint for the present graph, and what the writer of the next checkpoint must know of it."""
     graph, values = blueprint.graph, binding.values
     reader = Reader(manifest, blobs, binding.codec)
     if SAVED_FIELDS_PATH in manifest.toc:

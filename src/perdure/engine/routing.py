@@ -6,10 +6,10 @@ Conditions and selections are users' code. They run here when the superstep has 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.engine.events import FRAMEWORK, warning_event
+from perdure.engine.commit import FRAMEWORK, warning_event
 from perdure.errors import StateConflictError, UndeliveredError
 from perdure.events import UndeliveredMessage, WorkflowEvent
 from perdure.graph import (
@@ -43,17 +43,6 @@ class Routing:
     undelivered: str | None = None
 
 
-@dataclass(slots=True)
-class _Offers:
-    """The outcome of offering one message to all edge groups."""
-
-    targets: list[str] = field(default_factory=list[str])
-    fan_ins: list[str] = field(default_factory=list[str])
-    refused: list[str] = field(default_factory=list[str])
-    is_held_back: bool = False
-    """True if a condition or selection chose not to send it."""
-
-
 def accepts(executor: Executor, message: Any) -> bool:
     """Return whether an executor has a handler for a message."""
     if executor.__class__.can_handle is Executor.can_handle:
@@ -81,13 +70,25 @@ async def route(graph: Graph, *, source_id: str, target_id: str | None, message:
         groups = graph.groups_between.get((source_id, target_id), ())
         if not groups:
             return Routing(undelivered=f"executor {target_id!r} is not connected to {source_id!r}")
-    offers = _Offers()
+    targets: list[str] = []
+    fan_ins: list[str] = []
+    refused: list[str] = []
+    is_held_back = False
     for group in groups:
-        await _offer_to_group(graph, group, message, target_id, offers)
-    undelivered = None
-    if offers.refused and not offers.targets and not offers.fan_ins and not offers.is_held_back:
-        undelivered = _refusal(message, offers.refused)
-    return Routing(tuple(offers.targets), tuple(offers.fan_ins), undelivered)
+        chosen = await _choose(graph, group, message)
+        if target_id is not None:
+            chosen = [target_id] if target_id in chosen else []
+        is_held_back = is_held_back or not chosen
+        is_fan_in = isinstance(group, FanInEdgeGroup)
+        for each in chosen:
+            if not accepts(graph.executors[each], [message] if is_fan_in else message):
+                refused.append(each)
+            elif is_fan_in:
+                fan_ins.append(group.id)
+            else:
+                targets.append(each)
+    is_lost = refused and not (targets or fan_ins or is_held_back)
+    return Routing(tuple(targets), tuple(fan_ins), _refusal(message, refused) if is_lost else None)
 
 
 def _refusal(message: Any, refused: Iterable[str]) -> str:
@@ -95,38 +96,20 @@ def _refusal(message: Any, refused: Iterable[str]) -> str:
     return f"a {type_of(message)} can't be handled by {takers}"
 
 
-async def _offer_to_group(graph: Graph, group: EdgeGroup, message: Any, target_id: str | None, offers: _Offers) -> None:
+async def _choose(graph: Graph, group: EdgeGroup, message: Any) -> Sequence[str]:
+    """Return the executors that a group sends a message to, if they can handle it."""
     match group:
         case FanInEdgeGroup():
-            if accepts(graph.executors[group.target_id], [message]):
-                offers.fan_ins.append(group.id)
-            else:
-                offers.refused.append(group.target_id)
+            return (group.target_id,)
         case SwitchCaseEdgeGroup():
-            _offer(graph, (await _switch(graph, group, message),), message, target_id, offers)
+            return (await _switch(graph, group, message),)
         case FanOutEdgeGroup():
-            chosen = group.target_ids if group.selection_func is None else await _select(group, message)
-            _offer(graph, chosen, message, target_id, offers)
+            return group.target_ids if group.selection_func is None else await _select(group, message)
         case _:
             edge = group.edges[0]
-            if edge.condition is None:
-                _offer(graph, (edge.target_id,), message, None, offers)
-            elif not accepts(graph.executors[edge.target_id], message):
-                offers.refused.append(edge.target_id)
-            elif await edge.should_route(message):
-                offers.targets.append(edge.target_id)
-            else:
-                offers.is_held_back = True
-
-
-def _offer(graph: Graph, chosen: Sequence[str], message: Any, target_id: str | None, offers: _Offers) -> None:
-    if target_id is not None:
-        chosen = [target_id] if target_id in chosen else []
-    if not chosen:
-        offers.is_held_back = True
-    for candidate in chosen:
-        accepted = offers.targets if accepts(graph.executors[candidate], message) else offers.refused
-        accepted.append(candidate)
+            # A condition sees only messages that its target can handle.
+            is_open = edge.condition is None or not accepts(graph.executors[edge.target_id], message)
+            return (edge.target_id,) if is_open or await edge.should_route(message) else ()
 
 
 async def _switch(graph: Graph, group: SwitchCaseEdgeGroup, message: Any) -> str:

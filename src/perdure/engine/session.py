@@ -12,8 +12,7 @@ from perdure.clock import now
 from perdure.codec import LiveValues, dumps
 from perdure.engine import recovery
 from perdure.engine.call import Call, apply_input, check_input, require_handled
-from perdure.engine.commit import status_of
-from perdure.engine.events import FRAMEWORK, output_events, warning_event
+from perdure.engine.commit import FRAMEWORK, output_events, status_of, warning_event
 from perdure.engine.inbox import Inbox, answered_event, waiting_answers
 from perdure.engine.local_lock import LocalLock, entry_of, with_initial_states
 from perdure.engine.loop import Closing, RunLoop

@@ -1,30 +1,23 @@
 """Steps: named work inside an activation. A recorded result is returned, and the work is not repeated.
 
-A step is identified by its activation, the step around it, its name and its key. Without a key, the digest of its
-arguments and the ordinal among calls of equal name and digest take its place. The identity is fixed when `ctx.step` is
-called, so in the code's own task it does not depend on timing. In a subtask the order of calls is a matter of timing:
-there an unkeyed call must be identified by its name and arguments alone.
+A step that raised is not finished. But what the handler does next may depend on the error. So the error is recorded
+before the next step starts, and when the handler is suspended. If the error ends the attempt after all, its step is
+tried again by the next one. An error that another process could not rebuild is forgotten with this process.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-import sys
+import builtins
 from dataclasses import dataclass, replace
-from datetime import datetime
 from enum import Enum
-from functools import cached_property
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, Final, Never
-from urllib.parse import quote, unquote
+from itertools import chain, takewhile
+from typing import TYPE_CHECKING, Any, Final, Never, cast
 
-from perdure.checkpoint import InterruptedStep, StepDecision, StepRecord, arguments_digest, call_digest
-from perdure.clock import now, seconds_of
+from perdure.checkpoint import InterruptedStep, RaisedRecord, StepDecision, StepRecord
+from perdure.clock import now
 from perdure.codec import Held, Kept
-from perdure.engine.caught_errors import CaughtErrors
-from perdure.engine.journal import STEP
-from perdure.engine.old_steps import OldSteps
+from perdure.engine.step_identity import StepIdentities
 from perdure.engine.suspension import Wait
 from perdure.engine.tasks import (
     CallScope,
@@ -37,25 +30,24 @@ from perdure.engine.tasks import (
     result_types,
     running_step,
     within,
-    without_partial,
 )
 from perdure.errors import EncodeError, StepMismatchError, StepTimeoutError, StepUnsettledError, UntrustedTypeError
-from perdure.records import digest as hash_of
 from perdure.tracing import current, traced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-    from datetime import timedelta
+    from collections.abc import Coroutine, Iterator, Mapping, Sequence
 
-    from perdure.engine.activation import ActivationRecorder
+    from perdure.engine.activation import ActivationContext, ActivationRecorder
     from perdure.engine.tasks import OpenCall
     from perdure.graph import StepCall
 
-
-_DIGEST_LENGTH = 16
-_NO_DIGEST = "-"
-_ENTERED = "entered"
+_MEMO = "raised"
+_PLAIN = frozenset({str, int, float, bool})
+_BUILTIN: dict[str, type[Exception]] = {
+    name: found
+    for name, found in vars(builtins).items()
+    if isinstance(found, type) and issubclass(found, Exception) and found.__name__ == name
+}
 
 
 class NotDone(Enum):
@@ -102,20 +94,19 @@ class Steps:
         self._handler = CallScope(owner.activation_id, owner.task)
         self._tasks: dict[str, StepTask] = {}
         self._counted: set[str] = set()
-        self._errors = CaughtErrors(owner.context, owner.activation_id)
-        self.called: set[str] = set()
-        """The places of the steps that were called."""
-        self._is_retry = _ENTERED in owner.memo
-        owner.memo[_ENTERED] = True
+        self.errors = CaughtErrors(owner.context, owner.activation_id)
+        self.identities = StepIdentities(owner)
 
     def begin(self, call: StepCall) -> Coroutine[Any, Any, Any]:
         """Return a coroutine that gives the result of a step. The call alone decides which step it is."""
         scope, is_own = self.scope, self.is_in_own_task
         state = scope.new_call(is_own=is_own)
-        step = self._identify(call, scope, state, is_own=is_own)
-        self.called.add(step.place)
+        place, digest, mismatch = self.identities.identify(
+            call, scope, is_own=is_own, is_sequential=state.is_sequential, is_in_function=self._is_in_function
+        )
         scope.calls.add(state)
-        return self._run(step)
+        key, task = self._context.derived_id(place), StepTask(self.owner)
+        return self._run(_Step(call, scope, state, place, key, task, digest, mismatch))
 
     @property
     def scope(self) -> CallScope:
@@ -136,151 +127,10 @@ class Steps:
         self.owner.suspender.note_subtask(task, is_of_function=self._is_in_function)
         return False
 
-    def key_of_sleep(self, until: datetime | timedelta | float) -> str:
-        """Return the key of a sleep in a subtask: sleeps of one length are interchangeable."""
-        text = until.isoformat() if isinstance(until, datetime) else f"{seconds_of('a sleep', until):g}"
-        stem = f"{self.scope.place}/sleep/"
-        key = f"{stem}{self.scope.count('sleep', hash_of(text.encode())[:_DIGEST_LENGTH])}"
-        if self._context.journal.find(key) is not None:
-            return key
-        return self.old_steps.sleep_in_subtask(stem, current_task()) or key
-
-    # Identity
-
-    def _identify(self, call: StepCall, scope: CallScope, state: OpenCall, *, is_own: bool) -> _Step:
-        stem = f"{scope.place}{STEP}{quote(call.name, safe='')}"
-        keeps = self._context.keeps_records
-        digest = arguments_digest(call.fn, call.args, self._context.values) if keeps else None
-        mismatch = None
-        if call.key is not None:
-            place = f"{stem}@{quote(call.key, safe='')}"
-            place = self._place_before_key(stem, place, call, digest) or place
-        else:
-            identity = _NO_DIGEST if digest is None else digest[:_DIGEST_LENGTH]
-            if not is_own:
-                try:
-                    identity = self._identity_in_subtask(call)
-                except StepMismatchError as error:
-                    mismatch = error
-            position = scope.positions[stem]
-            if is_own or not self._is_in_function:
-                scope.positions[stem] += 1
-            place = f"{stem}#{scope.count(stem, identity)}"
-            old = self._old_place(stem, place, digest, position, is_own=is_own)
-            if old is not None:
-                place, mismatch = old, None
-            elif mismatch is None and state.is_sequential and self._has_moved(stem, place, position, digest):
-                mismatch = self._mismatch(call)
-        key, task = self._context.derived_id(place), StepTask(self.owner)
-        return _Step(call, scope, state, place, key, task, digest, mismatch)
-
     @property
     def _is_in_function(self) -> bool:
         running = self.running
         return self.owner.is_function or (running is not None and any(each.is_function for each in running.enclosing()))
-
-    def _identity_in_subtask(self, call: StepCall) -> str:
-        """Return the digest of a call that nothing but its name and arguments identify. Raises StepMismatchError."""
-        blobs = () if call.is_stable else identifying_blobs(call.fn, self.owner.executor)
-        if blobs is None:
-            raise self._mismatch(
-                call,
-                "is a lambda or closure that is called in a subtask, where the order of calls is a matter of timing: "
-                "give it its own key=..., or use a plain function and hand it what it needs as arguments",
-            )
-        digest = call_digest(call.fn, call.args, blobs, self._context.values)
-        if digest is None and self._context.keeps_records:
-            raise self._mismatch(
-                call,
-                "is called in a subtask with arguments, or is a method of an object, that can't be encoded, so nothing "
-                "tells the call from others: give it its own key=...",
-            )
-        return _NO_DIGEST if digest is None else digest[:_DIGEST_LENGTH]
-
-    def _mismatch(self, call: StepCall, reason: str | None = None) -> StepMismatchError:
-        return StepMismatchError(call.name, executor_id=self.owner.executor_id, reason=reason)
-
-    def _has_moved(self, stem: str, place: str, position: int, digest: str | None) -> bool:
-        """Return whether sequential code that had called this step calls it with other arguments now."""
-        if self._is_known(place):
-            return False
-        # Of records without a digest, an earlier version knew the position.
-        old = f"{stem}#{position}"
-        if not self.old_steps.is_empty and not self.old_steps.is_taken(old) and self._fits(old, digest) is False:
-            return True
-        return any(record.is_sequential for _, record in self._untaken(stem))
-
-    def _place_before_key(self, stem: str, place: str, call: StepCall, digest: str | None) -> str | None:
-        """Return the place of a record that this call had before it was given a key, if any."""
-        if not call.args or digest is None or self._is_known(place):
-            return None
-        for found, record in self._untaken(stem):
-            is_old = not self.old_steps.is_empty and re.search(r"#\d+$|@%20", found) is not None
-            if (record.is_sequential or is_old) and record.digest == digest:
-                self.old_steps.take(found)
-                return found
-        return None
-
-    def _untaken(self, stem: str) -> Iterator[tuple[str, StepRecord]]:
-        """Iterate over the records of unkeyed calls of one name that this entry has not made so far."""
-        for place in self._keys_before:
-            rest = place.removeprefix(stem)
-            is_unkeyed = place.startswith(stem) and rest.startswith(("#", "@%20")) and "/" not in rest
-            if is_unkeyed and place not in self.called and (record := self._record(place)) is not None:
-                yield place, record
-
-    def _old_place(self, stem: str, place: str, digest: str | None, position: int, *, is_own: bool) -> str | None:
-        """Return the place under which an earlier version knew this call, if that has recorded anything."""
-        if self.old_steps.is_empty or self._is_known(place):
-            return None
-
-        def fits(key: str) -> bool | None:
-            return self._fits(key, digest)
-
-        if is_own:
-            return self.old_steps.step_in_own_task(stem, position, fits)
-        return self.old_steps.step_in_subtask(stem, current_task(), fits)
-
-    def _fits(self, place: str, digest: str | None) -> bool | None:
-        """Return whether the record of a place has these arguments, as far as can be known; None without a record."""
-        record = self._record(place)
-        return None if record is None else None in {digest, record.digest} or digest == record.digest
-
-    def _is_known(self, place: str) -> bool:
-        return place in self._context.held(self.owner.activation_id) or self._context.journal.find(place) is not None
-
-    def _record(self, place: str) -> StepRecord | None:
-        found = self._context.journal.find(place)
-        return None if found is None else StepRecord.of(found, place)
-
-    @cached_property
-    def _keys_before(self) -> Sequence[str]:
-        """The keys of all records of this activation, if an earlier entry or attempt can have left any."""
-        has_before = self._context.has_records or (self._is_retry and self._context.keeps_records)
-        return self._context.journal.keys(self.owner.activation_id) if has_before else ()
-
-    @cached_property
-    def old_steps(self) -> OldSteps:
-        """The records that an earlier version has left."""
-        return OldSteps(self.owner.activation_id, self._keys_before)
-
-    def turn_key(self, make_key: Callable[[str], str]) -> str:
-        """Return the key of an agent's turn, as an earlier version made it if that has recorded one."""
-        key = make_key("")
-        if self._has_turn(key):
-            return key
-        task = current_task()
-        for path in () if self.is_in_own_task else self.old_steps.task_paths(task):
-            if self._has_turn(old := make_key(path)):
-                assert task is not None, "paths are those of tasks"
-                self.old_steps.note_task_path(task, path)
-                return old
-        return key
-
-    def _has_turn(self, key: str) -> bool:
-        start, quoted = self.scope.place, quote(key, safe="")
-        marks = (f"@{quoted}%23", f"/agent/{quoted}.")
-        return any(each.startswith(start) and any(mark in each for mark in marks) for each in self._keys_before)
 
     # Suspension
 
@@ -298,14 +148,6 @@ class Steps:
         with self.owner.suspender.waiting_in(context):
             is_own = own and all(each.is_awaited_in_line for each in context)
             await self.owner.suspender.wait(wait, is_in_own_task=is_own)
-
-    def error_records(self) -> Mapping[str, Kept]:
-        """Return the records of caught errors, for a handler that is suspended."""
-        return self._errors.records()
-
-    def fail(self, error: BaseException) -> None:
-        """Note that the handler raised: the next attempt tries the steps again that led to it."""
-        self._errors.forget_causes(error)
 
     def interrupt(self) -> None:
         """Cancel the steps in flight, since the handler was cancelled."""
@@ -330,7 +172,7 @@ class Steps:
         try:
             return await self._run_alone(step)
         except Exception as error:
-            self._errors.deliver(error)
+            self.errors.deliver(error)
             raise
         finally:
             step.scope.calls.discard(step.state)
@@ -345,7 +187,7 @@ class Steps:
         step.state.is_sequential = step.state.is_sequential and is_own
         step = replace(step, is_in_line=is_own)
         with self.owner.suspender.working():
-            await self._errors.record(is_in_own_task=is_own, except_place=step.place)
+            await self.errors.record(is_in_own_task=is_own, except_place=step.place)
         while (other := self._tasks.get(step.place)) is not None and not other.has_ended:
             await other.wait()
         self._require_may_start()
@@ -361,43 +203,32 @@ class Steps:
         self.owner.suspender.require_active()
 
     async def _result(self, step: _Step) -> Any:
+        """Return the recorded result of a step, or raise its recorded error, or run it."""
         held = self._context.held(self.owner.activation_id).get(step.place)
-        if held is not None:
-            self._raise_again(step, None)
-            self._count_spending(step, held.spent)
-            return self._decode(step, held.result)
-        if self._context.keeps_records:
-            return await self._recorded_result(step)
-        self._raise_again(step, None)
-        return await self._attempt(step)
-
-    def _raise_again(self, step: _Step, record: StepRecord | None) -> None:
-        error = self._errors.next_error(step.place, step.name, record)
+        record = self.identities.record(step.place) if held is None and self._context.keeps_records else None
+        if record is not None and self.identities.fits(step.place, step.digest) is False:
+            raise self.identities.mismatch(step.call)
+        error = self.errors.next_error(step.place, step.name, record)
         if error is not None:
             raise error
+        found = held or record
+        if found is not None and found.result is not None:
+            self._count_spending(step, found.spent)
+            return self._decode(step, found.result)
+        if record is not None:
+            if record.is_open:
+                result = await self._reconcile(step, record)
+                if result is not NOT_DONE:
+                    convert = step.call.found
+                    return await self._save(step, result if convert is None else convert(result, step.place), {})
+            step = replace(step, round=record.round + 1)
+        return await self._attempt(step)
 
     def _count_spending(self, step: _Step, spent: Mapping[str, float]) -> None:
         """Count what a step has spent, once for all calls of one key."""
         if step.place not in self._counted:
             self._counted.add(step.place)
             self.owner.count(spent)
-
-    async def _recorded_result(self, step: _Step) -> Any:
-        record = self._record(step.place)
-        if record is not None and self._fits(step.place, step.digest) is False:
-            raise self._mismatch(step.call)
-        self._raise_again(step, record)
-        if record is not None and record.result is not None:
-            self._count_spending(step, record.spent)
-            return self._decode(step, record.result)
-        if record is not None:
-            if record.is_open:
-                result = await self._reconcile(step, record)
-                if result is not NOT_DONE:
-                    found = step.call.found
-                    return await self._save(step, result if found is None else found(result, step.place), {})
-            step = replace(step, round=record.round + 1)
-        return await self._attempt(step)
 
     # Interrupted steps
 
@@ -469,7 +300,7 @@ class Steps:
                     is_function=step.call.is_function,
                 )
                 try:
-                    result = await self._call_traced(step, running)
+                    result = await self._call(step, running)
                 except Exception as error:  # noqa: BLE001 - it is raised again unless there is another attempt
                     retry_message = await self._fail_attempt(step, retries, error)
                 else:
@@ -478,7 +309,7 @@ class Steps:
 
     async def _fail_attempt(self, step: _Step, retries: Retries, error: Exception) -> str:
         """Return a text about the next attempt. Raise the error if there is none."""
-        self._errors.forget_inside(step.place)
+        self.errors.forget_inside(step.place)
         retry_message = await retries.fail(error)
         # Work that was cut off in the middle may have been done: without another attempt that stays open.
         if retry_message is not None or not (isinstance(error, StepTimeoutError) or is_final(error)):
@@ -494,7 +325,7 @@ class Steps:
         if not (is_final(error) or is_unclear or step.task.is_interrupted):
             at, is_sequential = now(self._context.clock), step.state.is_sequential
             record = StepRecord(at, step.digest, step.round, is_open=False, is_sequential=is_sequential)
-            self._errors.add(step.place, record, error)
+            self.errors.add(step.place, record, error)
 
     async def _record_intent(self, step: _Step, *, is_open: bool) -> None:
         """Record that a step starts, or that it raised, if a crash in between must be noticed."""
@@ -517,47 +348,40 @@ class Steps:
         if not is_due:
             await self.wait(Wait(wake_at=retries.due), is_in_line=step.is_in_line)
 
-    async def _call_traced(self, step: _Step, running: RunningStep) -> Any:
-        span = self.owner.span.child("perdure.step", step=step.name, executor_id=self.owner.executor_id)
+    async def _call(self, step: _Step, running: RunningStep) -> Any:
+        call, owner = step.call, self.owner
+        span = owner.span.child("perdure.step", step=call.name, executor_id=owner.executor_id)
         with traced(span), current(span):
-            return await self._call_in_time(step, running)
-
-    async def _call_in_time(self, step: _Step, running: RunningStep) -> Any:
-        call = step.call
-        work = step.task.call(call.fn, call.args, running)
-        if call.timeout is None:
-            return await work
-        try:
-            return await within(self._context.clock, call.timeout, work)
-        except OutOfTimeError as error:
-            raise StepTimeoutError(call.name, seconds=call.timeout) from error.__cause__
+            work = step.task.call(call.fn, call.args, running)
+            if call.timeout is None:
+                return await work
+            try:
+                return await within(self._context.clock, call.timeout, work)
+            except OutOfTimeError as error:
+                raise StepTimeoutError(call.name, seconds=call.timeout) from error.__cause__
 
     # Results
 
     async def _save(self, step: _Step, result: Any, spent: Mapping[str, float]) -> Any:
         """Record the result, or hold it in memory. Return it as every later entry gets it."""
         self._count_spending(step, spent)
-        kept = self._encode(step, result)
-        if not await self._is_recorded(step, kept, spent):
+        kept, record = self._encode(step, result), None
+        if kept.refusal is not None:
+            self.owner.warn(f"{kept.refusal}; if the process dies the step is interrupted")
+        elif self._context.keeps_records:
+            raised, is_sequential = self.errors.raised_before(step.place), step.state.is_sequential
+            record = StepRecord(
+                now(self._context.clock),
+                step.digest,
+                result=kept,
+                spent=spent,
+                raised=raised,
+                is_sequential=is_sequential,
+            )
+        self.errors.mark_done(step.place, record)
+        if record is None or not await self._context.put(step.place, record.encoded()):
             self._context.held(self.owner.activation_id)[step.place] = Held(kept, spent)
         return self._decode(step, kept)
-
-    async def _is_recorded(self, step: _Step, kept: Kept, spent: Mapping[str, float]) -> bool:
-        if not self._context.keeps_records or kept.refusal is not None:
-            if kept.refusal is not None:
-                self.owner.warn(f"{kept.refusal}; if the process dies the step is interrupted")
-            self._errors.mark_done(step.place, None)
-            return False
-        record = StepRecord(
-            now(self._context.clock),
-            step.digest,
-            result=kept,
-            spent=spent,
-            raised=self._errors.raised_before(step.place),
-            is_sequential=step.state.is_sequential,
-        )
-        self._errors.mark_done(step.place, record)
-        return await self._context.put(step.place, record.encoded())
 
     def _encode(self, step: _Step, result: Any) -> Kept:
         """Encode the result. Its type may be named by nothing but the annotation of the step's function."""
@@ -576,38 +400,173 @@ class Steps:
             return self._context.values.trusting(*result_types(step.call.fn)).give(kept)
 
 
-def identifying_blobs(fn: Callable[..., Any], executor: object) -> tuple[object, ...] | None:
-    """Return what tells a function from others of its name, to be digested; None if nothing does.
+@dataclass(slots=True, eq=False)
+class _Raised:
+    """An error that a step has raised."""
 
-    A function that its module knows by its name needs nothing else. A closure is told apart by nothing.
-    """
-    found: object = without_partial(fn)
-    if isinstance(found, MethodType):
-        blobs = identifying_blobs(found.__func__, executor)
-        is_known = found.__self__ is executor or isinstance(found.__self__, type)
-        return blobs if blobs is None or is_known else (*blobs, found.__self__)
-    if isinstance(found, FunctionType):
-        if _is_importable(found):
-            return ()
-        defaults = (found.__defaults__, found.__kwdefaults__)
-        is_closed = bool(found.__closure__) or found.__name__ == "<lambda>"
-        return None if is_closed else (() if defaults == (None, None) else defaults)
-    if isinstance(found, BuiltinFunctionType):
-        is_known = found.__self__ is None or isinstance(found.__self__, type | ModuleType)
-        return () if is_known else (found.__self__,)
-    return () if isinstance(found, type) else (found,)
+    error: Exception
+    record: StepRecord | None
+    """The record of the step, without the error."""
+    task: asyncio.Task[Any] | None = None
+    """The task that the error was raised to."""
+    is_recorded: bool = False
+    is_past: bool = False
+    """True if the handler has surely gone on past the error."""
 
 
-def _is_importable(fn: FunctionType) -> bool:
-    found: object = sys.modules.get(fn.__module__)
-    for name in fn.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is fn
+class CaughtErrors:
+    """Keep the errors of one attempt's steps, by place. A step that is called again may raise again."""
+
+    def __init__(self, context: ActivationContext, activation_id: str) -> None:
+        self._context = context
+        self._activation_id = activation_id
+        self._raised: dict[str, list[_Raised]] = {}
+
+    def add(self, place: str, record: StepRecord, error: Exception) -> None:
+        """Note that a step has raised. Nothing is recorded yet: the error may end the attempt."""
+        self._raised.setdefault(place, []).append(_Raised(error, record))
+
+    def deliver(self, error: Exception) -> None:
+        """Note that the error reaches the task that awaits the step."""
+        for raised in chain.from_iterable(self._raised.values()):
+            if raised.error is error and raised.task is None:
+                raised.task = asyncio.current_task()
+
+    def raised_before(self, place: str) -> tuple[RaisedRecord, ...]:
+        """Return the errors of earlier calls of a step that has now returned: later entries raise them first."""
+        return _as_records(self._raised.get(place, ()))
+
+    def mark_done(self, place: str, record: StepRecord | None) -> None:
+        """Note that a step has returned."""
+        for each in self._raised.get(place, ()):
+            each.record, each.is_recorded, each.is_past = record, True, True
+
+    def next_error(self, place: str, name: str, record: StepRecord | None) -> Exception | None:
+        """Return the error that an earlier entry caught at this call; None if the step is to run."""
+        before = self._memo().get(place) if _MEMO in self._context.memo(self._activation_id) else None
+        errors: Sequence[Exception | None] | None = before
+        if errors is None and record is not None:
+            errors = [rebuild(each, name) for each in record.raised]
+        number = len(self._raised.get(place, ()))
+        error = errors[number] if errors is not None and number < len(errors) else None
+        if error is not None:
+            self._raised.setdefault(place, []).append(_Raised(error, record, is_recorded=True))
+            error.__traceback__ = None
+        return error
+
+    def _memo(self) -> dict[str, list[Exception]]:
+        """Return the errors that earlier attempts in this process have left."""
+        return cast("dict[str, list[Exception]]", self._context.memo(self._activation_id).setdefault(_MEMO, {}))
+
+    async def record(self, *, is_in_own_task: bool, except_place: str) -> None:
+        """Record the errors raised so far, since the step at `except_place` starts.
+
+        An error that no code has looked at yet is recorded as well. If it ends the attempt, it is forgotten again.
+        """
+        task = asyncio.current_task()
+        for place, several in list(self._raised.items()):
+            for each in several:
+                # The handler has the result of a subtask that has ended, as far as can be known.
+                has_ended = each.task is not None and each.task.done()
+                each.is_past = each.is_past or each.task is task or (is_in_own_task and has_ended)
+            if place != except_place and any(each.task is not None and not each.is_recorded for each in several):
+                record = self._with_errors(several)
+                if record is not None:
+                    await self._context.put(place, record.encoded())
+                for each in several:
+                    each.is_recorded = True
+
+    def records(self) -> Mapping[str, Kept]:
+        """Return the records of all errors, for a handler that is suspended."""
+        records: dict[str, Kept] = {}
+        for place, several in self._raised.items():
+            self._memo()[place] = [each.error for each in several]
+            record = None if all(each.is_recorded for each in several) else self._with_errors(several)
+            if record is not None:
+                records[place] = Kept(path=f"record {place!r}", encoded=record.encoded())
+        return records
+
+    def _with_errors(self, several: Sequence[_Raised]) -> StepRecord | None:
+        record = several[-1].record
+        if record is None or not self._context.keeps_records:
+            return None
+        raised = _as_records(several)
+        return replace(record, raised=raised) if raised else None
+
+    def forget_causes(self, error: BaseException) -> None:
+        """Forget the errors that led to the one that ends the attempt: their steps are tried again.
+
+        An error that was merely being handled at that time is no cause if the handler had gone on past it.
+        """
+        causes = {id(each) for each in _chain(error, with_contexts=False)}
+        contexts = {id(each) for each in _chain(error, with_contexts=True)}
+        for place, several in list(self._raised.items()):
+            if any(id(each.error) in (causes if each.is_past else contexts) for each in several):
+                self._forget(place)
+
+    def forget_inside(self, place: str) -> None:
+        """Forget the errors inside of a step that has failed: its next attempt tries those steps again."""
+        for each in [each for each in self._raised if each.startswith(f"{place}/")]:
+            self._forget(each)
+
+    def _forget(self, place: str) -> None:
+        several = self._raised.pop(place)
+        self._memo().pop(place, None)
+        record = several[-1].record
+        if record is not None and any(each.is_recorded for each in several):
+            self._context.journal.note(place, replace(record, raised=()).encoded)
 
 
-def skipped_steps(owner: ActivationRecorder, called: AbstractSet[str]) -> list[str]:
-    """Return the names of an activation's recorded steps that were not called, without nested ones."""
-    is_entered_again = owner.activation.delivery.activation_id is not None
-    recorded = owner.context.journal.steps_before(owner.activation_id, is_entered_again=is_entered_again)
-    inner = [place.removeprefix(f"{owner.activation_id}{STEP}") for place in recorded if place not in called]
-    return sorted({unquote(re.split("[#@]", each)[0]) for each in inner if "/" not in each})
+def _as_records(several: Sequence[_Raised]) -> tuple[RaisedRecord, ...]:
+    """Return the records of errors, up to the first one that another process could not rebuild."""
+    recorded = takewhile(lambda each: each is not None, (_as_record(each.error) for each in several))
+    return tuple(each for each in recorded if each is not None)
+
+
+def _chain(error: BaseException, *, with_contexts: bool) -> Iterator[BaseException]:
+    """Iterate over an error and its causes; with contexts, also over errors that were being handled."""
+    seen: set[int] = set()
+    left = [error]
+    while left:
+        each = left.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            contexts = (each.__context__,) if with_contexts else ()
+            left += [found for found in (each.__cause__, *contexts) if found is not None]
+            if isinstance(each, BaseExceptionGroup):
+                left += cast("BaseExceptionGroup[BaseException]", each).exceptions
+
+
+def _as_record(error: Exception) -> RaisedRecord | None:
+    """Return an error as a record; None if another process could not rebuild it."""
+    if type(error) is StepTimeoutError:
+        return RaisedRecord(StepTimeoutError.__name__, (error.seconds,))
+    name, args = type(error).__name__, _arguments(error)
+    if _BUILTIN.get(name) is not type(error) or not all(each is None or type(each) in _PLAIN for each in args):
+        return None
+    record = RaisedRecord(name, args)
+    again = rebuild(record, name)
+    return record if type(again) is type(error) and str(again) == str(error) else None
+
+
+def _arguments(error: Exception) -> tuple[object, ...]:
+    if isinstance(error, OSError) and error.filename is not None:
+        # It keeps these apart from its arguments. The one between them is for Windows.
+        second = () if error.filename2 is None else (None, error.filename2)
+        return (error.errno, error.strerror, error.filename, *second)
+    return cast("tuple[object, ...]", error.args)
+
+
+def rebuild(record: RaisedRecord, step_name: str) -> Exception | None:
+    """Return the recorded error of a step; None if its type is not known here."""
+    try:
+        if record.type == StepTimeoutError.__name__:
+            return StepTimeoutError(step_name, seconds=float(cast("float", record.args[0])))
+        found = _BUILTIN.get(record.type)
+        error = None if found is None else found(*record.args)
+    except (TypeError, ValueError, IndexError):
+        return None
+    if error is not None:
+        error.add_note(f"step {step_name!r} raised this in an earlier entry, and was not called again")
+    return error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from perdure.checkpoint import request_event
 from perdure.engine.activation import ActivationRecorder
-from perdure.engine.events import FRAMEWORK, output_events, pending_event, warning_event
+from perdure.engine.commit import FRAMEWORK, output_events, pending_event, warning_event
 from perdure.engine.state import has_hooks, load, saved_state
 from perdure.engine.suspension import Wait
 from perdure.engine.tasks import OutOfTimeError, Retries, finished, is_final, stop, within

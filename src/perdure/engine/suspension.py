@@ -148,7 +148,7 @@ class Suspender:
         assert task is not None, "a coroutine is awaited in a task"
         self._waits[waiter] = (wait, task)
         try:
-            if is_in_own_task and self._may_suspend and not self._has_running_subtasks:
+            if is_in_own_task and self._may_suspend and all(task.done() for task in self._subtasks):
                 self._suspend()
             else:
                 self.restart_grace()
@@ -177,10 +177,6 @@ class Suspender:
     def _may_suspend(self) -> bool:
         is_quiet = self._in_flight == len(self._waiting_steps)
         return bool(self._waits) and is_quiet and self.task is not None and self.waits_for is None
-
-    @property
-    def _has_running_subtasks(self) -> bool:
-        return any(not task.done() for task in self._subtasks)
 
     async def _suspend_after_grace(self) -> None:
         while self._may_suspend:
@@ -213,7 +209,7 @@ def begin_sleep(steps: Steps, until: datetime | timedelta | float) -> Coroutine[
     owner, scope = steps.owner, steps.scope
     context, is_own = owner.context, steps.is_in_own_task
     due = moment_of(context.clock, until, "a sleep")
-    key = f"{scope.place}/sleep/{scope.numberings['sleep'].take()}" if is_own else steps.key_of_sleep(until)
+    key = steps.identities.key_of_sleep(until, scope, is_own=is_own)
     found = context.journal.find(key)
     if found is None:
         context.journal.note(key, lambda: moment_record(due))

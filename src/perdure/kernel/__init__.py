@@ -1,6 +1,6 @@
 """Plan and fold a superstep: pure functions on frozen values, with no I/O and no clock."""
 
-from perdure.kernel.moves import answer, begin_turn, cancel, expire, receive, reopen, revoke_cancel, wake
+from perdure.kernel.moves import answer, begin_turn, expire, receive, reopen, revoke_cancel, wake
 from perdure.kernel.snapshot import (
     CHUNK_LENGTH,
     Answered,
@@ -61,7 +61,6 @@ __all__ = [
     "activation_id_of",
     "answer",
     "begin_turn",
-    "cancel",
     "conflicts",
     "expire",
     "fold",

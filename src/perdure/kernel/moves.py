@@ -1,4 +1,4 @@
-"""Input from outside, applied to a snapshot: messages, answers, due timers, cancellation."""
+"""Input from outside, applied to a snapshot: messages, answers, due timers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perdure.kernel.superstep import RoutedMessage, Sending, deliver
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
-    from perdure.kernel.snapshot import Cancelled, Moment, Request, Snapshot, Suspended, Value
+    from perdure.kernel.snapshot import Moment, Request, Snapshot, Suspended, Value
     from perdure.kernel.superstep import FanIn
 
 
@@ -137,11 +137,6 @@ def _due_children(snapshot: Snapshot, now: Moment) -> list[str]:
 def _has_due(child: Snapshot, parent: Snapshot, now: Moment) -> bool:
     deadlines = (moment for key, moment in child.deadlines().items() if key not in parent.requests)
     return any(_is_due(moment, now) for moment in (child.next_timer, *deadlines))
-
-
-def cancel(snapshot: Snapshot, cancelled: Cancelled, *, carried: Mapping[str, Value]) -> Snapshot:
-    """Cancel the run. `carried` holds the records of the superstep in progress, so that its work is not repeated."""
-    return replace(snapshot, cancelled=cancelled, carried={**snapshot.carried, **carried})
 
 
 def revoke_cancel(snapshot: Snapshot) -> Snapshot:

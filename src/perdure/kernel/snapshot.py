@@ -195,11 +195,6 @@ class Snapshot:
         return not self.deliveries
 
     @property
-    def is_asleep(self) -> bool:
-        """Return whether the run is idle and a timer will advance it."""
-        return not self.deliveries and self.next_timer is not None
-
-    @property
     def is_settled(self) -> bool:
         """Return whether the run is idle with no open request and no timer."""
         return (
