@@ -67,17 +67,6 @@ def test_a_dict_is_for_from_config() -> None:
         AgentWorkflow.from_json(wrong)
 
 
-async def test_a_name_that_there_is_not_is_told_with_the_one_that_is_meant() -> None:
-    wrong: dict[str, Any] = {"agent": {}}
-    with pytest.raises(TypeError, match=r"from_json\(\) has no argument 'agent'; did you mean 'agents'?"):
-        AgentWorkflow.from_json(json.dumps(ONE), **wrong)
-    with pytest.raises(TypeError, match="load"):
-        await AgentWorkflow.load(InMemoryCheckpointStorage(), "x", **wrong)
-    other: dict[str, Any] = {"colour": "red"}
-    with pytest.raises(TypeError, match="there are agents, types, predicates, client, tools, clock"):
-        AgentWorkflow.from_json(json.dumps(ONE), **other)
-
-
 def test_short_forms_say_the_same_as_long_ones() -> None:
     short: dict[str, Any] = {"agent": {}, "retry": 3, "on_error": "isolate", "approval": True}
     config: Any = {

@@ -61,19 +61,19 @@ async def test_answers_are_given_by_the_ids_of_requests(responses: Any) -> None:
 async def test_errors_about_executions_speak_of_resume(storage: CheckpointStorage) -> None:
     workflow = asking().with_checkpointing().with_workflow_store(storage).build()
     [request_id] = (await workflow.run("lamps", execution_id="one")).requests
-    with pytest.raises(RunExistsError, match=r"go on with it with resume\('one'\), or choose another execution_id"):
+    with pytest.raises(RunExistsError, match=r"continue with resume\('one'\) without a message, or choose"):
         await workflow.run("tables", execution_id="one")
     other = review(writers(), "Other").with_checkpointing().with_workflow_store(storage).build()
-    with pytest.raises(RunExistsError, match=r"execution 'one' exists and is one of another workflow"):
+    with pytest.raises(RunExistsError, match=r"execution 'one' exists and is one of workflow 'Ask'"):
         await other.run("lamps", execution_id="one")
-    with pytest.raises(UnknownRequestError, match=f"open are '{request_id}'"):
+    with pytest.raises(UnknownRequestError, match=f"pending are '{request_id}'"):
         await workflow.resume("one", responses={"zz": NodeApprovalRequest.approve()})
-    with pytest.raises(UnknownRequestError, match="answer these, by their ids"):
+    with pytest.raises(UnknownRequestError, match="use one of these ids"):
         await workflow.respond("one", {"zz": {"approved": True}})
     await workflow.resume("one", responses={request_id: NodeApprovalRequest.approve()})
-    with pytest.raises(AlreadyAnsweredError, match=r"of execution 'one' was answered .* go on with resume\('one'\)"):
+    with pytest.raises(AlreadyAnsweredError, match=r"of execution 'one' was answered .* continue with resume\('one'\)"):
         await workflow.resume("one", responses={request_id: NodeApprovalRequest.deny()})
-    with pytest.raises(AlreadyAnsweredError, match=r"go on with resume\('one'\)") as refused:
+    with pytest.raises(AlreadyAnsweredError, match=r"continue with resume\('one'\)") as refused:
         await workflow.respond("one", {request_id: {"approved": False}})
     assert (refused.value.request_id, refused.value.run_id) == (request_id, "one")
 

@@ -20,25 +20,8 @@ from perdure import (
     SupportsAgentRun,
     WorkflowException,
 )
-from perdure.agent_workflows.definition.conditions import (
-    AtLeast,
-    AtMost,
-    Condition,
-    Contains,
-    ContainsAll,
-    ContainsAny,
-    Empty,
-    EndsWith,
-    Equals,
-    Exists,
-    GreaterThan,
-    LessThan,
-    Matches,
-    NotEmpty,
-    NotEquals,
-    NotExists,
-    StartsWith,
-)
+from perdure.agent_workflows.definition import conditions
+from perdure.agent_workflows.definition.conditions import Condition, Equals
 from perdure.agent_workflows.definition.values import (
     HANDOFF_TARGET,
     MATCHED_TYPE,
@@ -359,67 +342,67 @@ class AgentWorkflowBuilder:
 
     def when_equals(self, key: str, value: Any) -> Self:
         """Require that the value of the key is this one."""
-        return self.when(Equals(key, value))
+        return self.when(conditions.Equals(key, value))
 
     def when_not_equals(self, key: str, value: Any) -> Self:
         """Require that the value of the key is another one, or missing."""
-        return self.when(NotEquals(key, value))
+        return self.when(conditions.NotEquals(key, value))
 
     def when_exists(self, key: str) -> Self:
         """Require a value under the key."""
-        return self.when(Exists(key))
+        return self.when(conditions.Exists(key))
 
     def when_not_exists(self, key: str) -> Self:
         """Require that there is no value under the key."""
-        return self.when(NotExists(key))
+        return self.when(conditions.NotExists(key))
 
     def when_greater_than(self, key: str, value: float | str) -> Self:
         """Require that the value of the key is greater."""
-        return self.when(GreaterThan(key, value))
+        return self.when(conditions.GreaterThan(key, value))
 
     def when_less_than(self, key: str, value: float | str) -> Self:
         """Require that the value of the key is less."""
-        return self.when(LessThan(key, value))
+        return self.when(conditions.LessThan(key, value))
 
     def when_at_least(self, key: str, value: float | str) -> Self:
         """Require that the value of the key is this or greater."""
-        return self.when(AtLeast(key, value))
+        return self.when(conditions.AtLeast(key, value))
 
     def when_at_most(self, key: str, value: float | str) -> Self:
         """Require that the value of the key is this or less."""
-        return self.when(AtMost(key, value))
+        return self.when(conditions.AtMost(key, value))
 
     def when_contains(self, key: str, value: Any) -> Self:
         """Require that the text, list or dict under the key contains this."""
-        return self.when(Contains(key, value))
+        return self.when(conditions.Contains(key, value))
 
     def when_starts_with(self, key: str, value: str) -> Self:
         """Require that the text under the key starts so."""
-        return self.when(StartsWith(key, value))
+        return self.when(conditions.StartsWith(key, value))
 
     def when_ends_with(self, key: str, value: str) -> Self:
         """Require that the text under the key ends so."""
-        return self.when(EndsWith(key, value))
+        return self.when(conditions.EndsWith(key, value))
 
     def when_matches(self, key: str, pattern: str, *, ignore_case: bool = False) -> Self:
         """Require that the regular expression is found in the text under the key."""
-        return self.when(Matches(key, pattern, ignore_case=ignore_case))
+        return self.when(conditions.Matches(key, pattern, ignore_case=ignore_case))
 
     def when_empty(self, key: str) -> Self:
         """Require that there is nothing under the key: no value, an empty text or list."""
-        return self.when(Empty(key))
+        return self.when(conditions.Empty(key))
 
     def when_not_empty(self, key: str) -> Self:
         """Require that there is something under the key."""
-        return self.when(NotEmpty(key))
+        return self.when(conditions.NotEmpty(key))
 
     def when_contains_any(self, key: str, values: Sequence[Any]) -> Self:
         """Require one of these in the text, list or dict under the key."""
-        return self.when(ContainsAny(key, values))
+        return self.when(conditions.ContainsAny(key, values))
 
     def when_contains_all(self, key: str, values: Sequence[Any]) -> Self:
         """Require all of these in the text, list or dict under the key."""
-        return self.when(ContainsAll(key, values))
+        return self.when(conditions.ContainsAll(key, values))
 
     def route_by_type(self) -> Self:
         """Route by the type of the output of the one node of `from_`: `when_type` and `default` follow."""

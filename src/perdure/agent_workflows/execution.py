@@ -20,11 +20,10 @@ from perdure import (
     WorkflowEvent,
 )
 from perdure.agent_workflows.conductor.state import seconds_since
-from perdure.agent_workflows.errors import AgentWorkflowError, ExecutionNotFoundError, quoted
-from perdure.agent_workflows.graph import WaitingRoom
+from perdure.agent_workflows.errors import AgentWorkflowError, ExecutionNotFoundError, describe, quoted
+from perdure.agent_workflows.graph import keep_waiting
 from perdure.agent_workflows.history import (
     EventSummary,
-    FailureTracker,
     has_execution,
     latest_execution,
     open_requests,
@@ -82,30 +81,15 @@ class Subscribers:
     async def notify(self, event: WorkflowEvent[Any]) -> None:
         """Call the functions that subscribed to an event."""
         for kind, listener in list(self._listeners.values()):
-            if kind is None:
-                await _call(listener, event)
-            elif isinstance(event.data, kind):
-                await _call(listener, event.data)
-
-
-async def _call(listener: Listener, argument: object) -> None:
-    try:
-        outcome = listener(argument)
-        if inspect.isawaitable(outcome):
-            await outcome
-    except Exception:
-        logger.exception("a subscriber of an agent workflow failed at %s; the execution goes on", _name_event(argument))
-
-
-def _name_event(argument: object) -> str:
-    """Name an event without its contents: texts of users and models must not get into logs."""
-    if isinstance(argument, WorkflowEvent):
-        event = cast("WorkflowEvent[Any]", argument)
-        data: object = event.data
-        kind, node_id = f"{event.type} ({type(data).__name__})", getattr(data, "node_id", event.executor_id)
-    else:
-        kind, node_id = type(argument).__name__, getattr(argument, "node_id", None)
-    return kind if node_id is None else f"{kind} of {node_id!r}"
+            if kind is not None and not isinstance(event.data, kind):
+                continue
+            try:
+                outcome = listener(event if kind is None else event.data)
+                if inspect.isawaitable(outcome):
+                    await outcome
+            except Exception:
+                # The event is named without its contents: texts of users and models must not get into logs.
+                logger.exception("a subscriber of an agent workflow failed at %s; the execution goes on", event.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +107,7 @@ class Runner:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self.subscribers = Subscribers()
-        self._waiting = WaitingRoom[LiveExecution](f"the execution of workflow {parts.name!r}")
+        self._waiting: dict[str, LiveExecution] = {}
 
     def begin(self, message: Any, execution_id: str | None, *, stream: bool, options: RunOptions) -> Call:
         """Return a call that begins an execution. Raises TypeError or ValueError for a wrong request or id."""
@@ -172,10 +156,10 @@ class Runner:
         return LiveExecution(graph, EventSummary(self.parts.plan), self.parts.active_clock.now().isoformat())
 
     def _find_waiting(self, execution_id: str | None) -> str:
-        waiting = self._waiting.ids
+        waiting = list(self._waiting)
         if execution_id is None and len(waiting) == 1:
             return waiting[0]
-        if execution_id is not None and self._waiting.get(execution_id) is not None:
+        if execution_id is not None and execution_id in self._waiting:
             return execution_id
         name, there = self.parts.name, quoted(waiting)
         if not there:
@@ -195,9 +179,9 @@ class Runner:
     def release(self, execution_id: str, live: LiveExecution, result: AgentWorkflowResult) -> None:
         """Keep an execution that has no store and waits for answers; let go of any other."""
         if self.parts.execution_storage is None and result.is_waiting:
-            self._waiting.add(execution_id, live)
+            keep_waiting(self._waiting, execution_id, live, f"the execution of workflow {self.parts.name!r}")
         else:
-            self._waiting.remove(execution_id)
+            self._waiting.pop(execution_id, None)
 
 
 @dataclass
@@ -239,18 +223,27 @@ class Call:
 
     async def _completed_events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Yield the events of the run, without requests that are answered, and with failures that stop it."""
-        parts = self.runner.parts
+        stopping, clock = self.runner.parts.stopping, self.runner.parts.active_clock
+        since: dict[str, str] = {}
         answered = await self._answered_requests() if self._has_begun else frozenset[str]()
-        failures = FailureTracker(parts.active_clock, parts.stopping)
+        failures: dict[str, WorkflowEvent[Any]] = {}
         async with aclosing(self._run_events(self._live.graph)) as events:
             async for event in events:
                 if event.type == "request_info" and event.request_id in answered:
                     continue
                 self._live.summary.note(event)
-                failures.note(event)
-                if event.type == "failed" and failures:
-                    for failure in failures.events(await self._summary()):
-                        yield failure
+                if event.executor_id in stopping and not event.path:
+                    if event.type == "executor_invoked":
+                        failures.pop(event.executor_id, None)  # It is tried again, so it has not failed for good.
+                        since.setdefault(event.executor_id, clock.now().isoformat())
+                    elif event.type == "executor_failed":
+                        failures[event.executor_id] = event
+                if event.type == "failed":
+                    # The conductor is not called any more, so it cannot emit that these nodes have ended.
+                    summary = await self._summary() if failures else self._live.summary
+                    for actor, failure in failures.items():
+                        data = summary.failure_event(actor, failure, duration=seconds_since(clock, since[actor]))
+                        yield WorkflowEvent(data.type, data, executor_id=actor)
                 yield event
 
     async def _start(self) -> None:
@@ -319,81 +312,43 @@ class Call:
 
 
 def _engine_options(options: RunOptions) -> dict[str, Any]:
-    """Return the options by their names in the engine. Raises TypeError for an unknown one."""
+    """Return the options by their names in the engine."""
     given: dict[str, Any] = dict(options)
-    unknown = given.keys() - RunOptions.__annotations__.keys()
-    if unknown:
-        known = ", ".join(RunOptions.__annotations__)
-        raise TypeError(f"there is no option {min(unknown)!r}; there are {known}")
     if "timeout" in given:
         given["deadline"] = given.pop("timeout")
     return given
 
 
-def _require_request(request: object) -> None:  # noqa: C901 - one case per kind of request
-    match request:
-        case str():
-            if not request.strip():
-                raise ValueError("an agent workflow begins with a request, and this text is empty")
-        case Message() | AgentExecutorResponse():
-            pass
-        case list():
-            messages = cast("list[object]", request)
-            if not messages:
-                raise ValueError("an agent workflow begins with a request, and this list of messages is empty")
-            for place, each in enumerate(messages):
-                if not isinstance(each, str | Message):
-                    raise TypeError(f"a request that is a list has texts and Messages; its item {place} is {each!r}")
-        case dict():
-            wrong = [key for key in cast("dict[object, object]", request) if not isinstance(key, str)]
-            if wrong:
-                raise TypeError(
-                    f"a request of values has texts as keys, which nodes read as input.<key>; {wrong[0]!r} is none"
-                )
-        case Mapping():
-            kind = type(cast("object", request)).__name__
-            raise TypeError(f"a request of values is a dict, not a {kind}; give dict(...)")
-        case _:
-            given = "None" if request is None else f"a {type(request).__name__}"
-            raise TypeError(
-                "an agent workflow begins with a text, a Message, a list of them, or a dict of values, not with "
-                f"{given}; to go on with an execution call resume(execution_id)"
-            )
+def _require_request(request: Any) -> None:
+    if not isinstance(request, str | Message | AgentExecutorResponse | list | dict):
+        raise TypeError(
+            "an agent workflow begins with a text, a Message, a list of them, or a dict of values, not with "
+            f"{describe(request)}; to go on with an execution call resume(execution_id)"
+        )
+    parts = cast("list[Any] | dict[Any, Any]", request) if isinstance(request, list | dict) else ()
+    kinds = str | Message if isinstance(request, list) else str
+    for part in parts:
+        if not isinstance(part, kinds):
+            raise TypeError(f"a request has texts and Messages, or a dict with texts as keys, not {describe(part)}")
+    if request == [] or (isinstance(request, str) and not request.strip()):
+        raise ValueError("an agent workflow begins with a request, and this one is empty")
 
 
 def _require_id(execution_id: object) -> None:
-    if execution_id is None:
-        return
-    if not isinstance(execution_id, str):
+    if execution_id is not None and not isinstance(execution_id, str):
         raise TypeError(f"an execution_id is a text, not {execution_id!r}")
-    if not execution_id:
+    if execution_id == "":
         raise ValueError("an execution_id is a text that is not empty; leave it out to have one made")
+
+
+_WORDS: Final = (("run(run_id=", "resume("), ("run_id", "execution_id"), ("a run of", "one of"), ("run ", "execution "))
 
 
 def translate(error: RunErrors) -> RunErrors:
     """Return an error of the engine with a message about executions instead of runs."""
-    error.message = _message_of(error)
-    error.args = (error.message,)
+    text = str(error)
+    for ours, theirs in _WORDS:
+        text = text.replace(ours, theirs)
+    error.message = text
+    error.args = (text,)
     return error
-
-
-def _message_of(error: RunErrors) -> str:
-    match error:
-        case RunExistsError():
-            began, remedy = "began with another input", f"go on with it with resume({error.run_id!r}), or "
-            if "is a run of workflow" in str(error):
-                began, remedy = "is one of another workflow", ""
-            return f"execution {error.run_id!r} exists and {began}; {remedy}choose another execution_id"
-        case AlreadyAnsweredError():
-            who = f" by {error.by}" if error.by else ""
-            how = f" with {error.what}" if error.what else ""
-            return (
-                f"request {error.request_id!r} of execution {error.run_id!r} was answered{who} at {error.answered_at}"
-                f"{how}; go on with resume({error.run_id!r}), without an answer to it"
-            )
-        case UnknownRequestError():
-            asked = quoted(error.pending)
-            open_ = (
-                f"; open are {asked}: answer these, by their ids" if asked else ": the execution has no open requests"
-            )
-            return f"there is no request {error.request_id!r} to answer{open_}"

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar
 
 from perdure import (
     AgentResponse,
@@ -62,41 +62,20 @@ _APPROVAL: Final = "approve_output_of_node"
 """The call that an agent asks to permit when a node asks for approval: agents can only ask for approvals of calls."""
 
 
-class WaitingRoom(Generic[T]):
-    """Objects that wait for an answer in this process only. If there are too many, the oldest is dropped."""
-
-    def __init__(self, what: str, *, limit: int = WAITING_MAX) -> None:
-        self._what = what
-        self._limit = limit
-        self._waiting: dict[str, T] = {}
-
-    @property
-    def ids(self) -> list[str]:
-        """Return the ids of waiting objects, the oldest first."""
-        return list(self._waiting)
-
-    def get(self, key: str) -> T | None:
-        """Return a waiting object by its id."""
-        return self._waiting.get(key)
-
-    def add(self, key: str, waiting: T) -> None:
-        """Let an object wait."""
-        self._waiting.pop(key, None)
-        self._waiting[key] = waiting
-        while len(self._waiting) > self._limit:
-            dropped = next(iter(self._waiting))
-            del self._waiting[dropped]
-            logger.warning(
-                "%s %r is dropped: %d wait in this process, and it has waited longest; to let them wait in a store, "
-                "build the workflow with with_checkpointing() and a workflow store",
-                self._what,
-                dropped,
-                self._limit + 1,
-            )
-
-    def remove(self, key: str) -> T | None:
-        """Remove an object and return it."""
-        return self._waiting.pop(key, None)
+def keep_waiting(waiting: dict[str, T], key: str, value: T, what: str, *, limit: int = WAITING_MAX) -> None:
+    """Keep an object that waits for an answer in this process only. If there are too many, the oldest is dropped."""
+    waiting.pop(key, None)
+    waiting[key] = value
+    if len(waiting) > limit:
+        dropped = next(iter(waiting))
+        del waiting[dropped]
+        logger.warning(
+            "%s %r is dropped: more than %d wait in this process, and it has waited longest; to let them wait in a "
+            "store, build the workflow with with_checkpointing() and a workflow store",
+            what,
+            dropped,
+            limit,
+        )
 
 
 class AgentOfWorkflow(WorkflowAgent):
@@ -180,28 +159,8 @@ class CallableWorkflow(BaseAgent):
         self._make = make
         self._inside = _PartOfRun(make_inside, name=name)
         self._is_stored = is_stored
-        self._waiting = WaitingRoom[WorkflowAgent](f"the request of workflow {name!r} in session")
+        self._waiting: dict[str, WorkflowAgent] = {}
 
-    @overload
-    def run(
-        self,
-        messages: AgentRunInputs | None = None,
-        *,
-        stream: Literal[True],
-        session: AgentSession | None = None,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
-    ) -> ResponseStream[AgentResponseUpdate, AgentResponse[Any]]: ...
-    @overload
-    def run(
-        self,
-        messages: AgentRunInputs | None = None,
-        *,
-        stream: Literal[False] = False,
-        session: AgentSession | None = None,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
-    ) -> Awaitable[AgentResponse[Any]]: ...
     def run(
         self,
         messages: AgentRunInputs | None = None,
@@ -210,7 +169,7 @@ class CallableWorkflow(BaseAgent):
         session: AgentSession | None = None,
         function_invocation_kwargs: Mapping[str, Any] | None = None,
         client_kwargs: Mapping[str, Any] | None = None,
-    ) -> ResponseStream[AgentResponseUpdate, AgentResponse[Any]] | Awaitable[AgentResponse[Any]]:
+    ) -> Any:
         """Run the workflow. The response is its final answer, or its requests."""
         given = normalize_messages(messages)
         kwargs = {"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs}
@@ -224,14 +183,14 @@ class CallableWorkflow(BaseAgent):
     async def _run_alone(
         self, messages: list[Message], session: AgentSession | None, kwargs: Mapping[str, Any]
     ) -> AgentResponse[Any]:
-        waiting = None if session is None else self._waiting.remove(session.session_id)
+        waiting = None if session is None else self._waiting.pop(session.session_id, None)
         agent = waiting or self._make()
         answer: Awaitable[AgentResponse[Any]] = agent.run(messages, stream=False, session=session, **kwargs)
         response = await answer
         for message in response.messages:
             message.contents = [_as_approval_request(content) for content in message.contents]
         if session is not None and response.user_input_requests and not self._is_stored:
-            self._waiting.add(session.session_id, agent)
+            keep_waiting(self._waiting, session.session_id, agent, f"the request of workflow {self.name!r} in session")
         return response
 
 

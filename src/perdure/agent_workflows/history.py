@@ -16,7 +16,6 @@ from perdure import (
     WorkflowRunState,
 )
 from perdure.agent_workflows.conductor.conductor import RESULT_PROPERTY
-from perdure.agent_workflows.conductor.state import seconds_since
 from perdure.agent_workflows.definition.values import ERROR, TextOutput
 from perdure.agent_workflows.errors import AgentWorkflowError, ExecutionNotFoundError
 from perdure.agent_workflows.messages import (
@@ -34,7 +33,7 @@ from perdure.agent_workflows.stores import DefinitionStore
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
 
-    from perdure import CheckpointStorage, Clock, PendingRequest
+    from perdure import CheckpointStorage, PendingRequest
     from perdure.agent_workflows.messages import ExecutionStatus
     from perdure.agent_workflows.plan import Plan
 
@@ -205,15 +204,15 @@ class EventSummary:
         ]
         return "\n\n".join(str(each) for each in texts if each) or None
 
-    def failure_event(self, actor: str, error: str, *, duration: float) -> WorkflowAgentCompletedEvent:
-        """Return the event of a node whose failure stops the run: the conductor cannot emit it."""
-        started = self._started.get(actor)
+    def failure_event(self, actor: str, failure: WorkflowEvent[Any], *, duration: float) -> WorkflowAgentCompletedEvent:
+        """Return the event of a node whose failure stops the run."""
+        started, details = self._started.get(actor), failure.details
         replaced = self.plan.fallbacks.get(actor, (actor,))
         node_id = next((each for each in replaced if each in self.failed), replaced[0])
         return WorkflowAgentCompletedEvent(
             actor,
             success=False,
-            error=error,
+            error="" if details is None else f"{details.error_type}: {details.message}",
             progress=len(self._ended | {node_id}) / sum(len(layer) for layer in self.plan.layers),
             duration=duration,
             iteration=0 if started is None else started.iteration,
@@ -366,38 +365,3 @@ def open_requests(events: Iterable[WorkflowEvent[Any]]) -> dict[str, Any]:
         elif event.type == "answered":
             found.pop(event.request_id, None)
     return found
-
-
-class FailureTracker:
-    """Tracks nodes whose failure stops the run: the conductor is not called any more, and cannot emit their events."""
-
-    def __init__(self, clock: Clock, stopping: Iterable[str]) -> None:
-        self._clock = clock
-        self._stopping = frozenset(stopping)
-        self._since: dict[str, str] = {}
-        self._failed: dict[str, WorkflowEvent[Any]] = {}
-
-    def note(self, event: WorkflowEvent[Any]) -> None:
-        """Take in an event."""
-        actor = event.executor_id
-        if actor not in self._stopping or event.path:
-            return
-        if event.type == "executor_invoked":
-            self._failed.pop(actor, None)  # It is tried again, so it has not failed for good.
-            self._since.setdefault(actor, self._clock.now().isoformat())
-        elif event.type == "executor_failed":
-            self._failed[actor] = event
-
-    def events(self, summary: EventSummary) -> list[WorkflowEvent[Any]]:
-        """Return the events of the failed nodes."""
-        return [self._event(actor, event, summary) for actor, event in self._failed.items()]
-
-    def __bool__(self) -> bool:
-        return bool(self._failed)
-
-    def _event(self, actor: str, failed: WorkflowEvent[Any], summary: EventSummary) -> WorkflowEvent[Any]:
-        details = failed.details
-        error = "" if details is None else f"{details.error_type}: {details.message}"
-        duration = seconds_since(self._clock, self._since.get(actor, self._clock.now().isoformat()))
-        data = summary.failure_event(actor, error, duration=duration)
-        return WorkflowEvent(data.type, data, executor_id=actor)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping  # noqa: TC003 - the codec reads the fields
 from dataclasses import dataclass, field
 from datetime import timedelta  # noqa: TC003 - the codec reads the fields
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias, get_args
 
 from perdure import Message, register_type
 
@@ -267,17 +267,5 @@ AgentWorkflowEvent: TypeAlias = (
     | WorkflowDiagnosticEvent
     | WorkflowCompletedEvent
 )
-EVENT_CLASSES: tuple[type[AgentWorkflowEvent], ...] = (
-    WorkflowStartedEvent,
-    WorkflowLayerStartedEvent,
-    WorkflowLayerCompletedEvent,
-    WorkflowAgentStartedEvent,
-    WorkflowAgentCompletedEvent,
-    WorkflowAgentSkippedEvent,
-    WorkflowEdgeTraversedEvent,
-    WorkflowDiagnosticEvent,
-    WorkflowCompletedEvent,
-)
-
-for _class in EVENT_CLASSES:
+for _class in get_args(AgentWorkflowEvent):
     register_type(_class, name=f"perdure:{_class.__name__}")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Mapping  # noqa: TC003 - GivenOptions is read at run time
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
 from typing_extensions import Unpack
 
@@ -57,15 +56,6 @@ class GivenOptions(TypedDict, total=False):
     client: SupportsChatGetResponse | None
     tools: Mapping[str, Any] | None
     clock: Clock | None
-
-
-def _require_known(method: str, given: GivenOptions) -> None:
-    known = list(GivenOptions.__annotations__)
-    for name in cast("Mapping[str, object]", given):
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            instead = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-            raise TypeError(f"{method}() has no argument {name!r}; {instead}")
 
 
 class AgentWorkflow:
@@ -119,7 +109,6 @@ class AgentWorkflow:
 
         Nothing in it is imported or called. But a hostile regular expression can block the process: see `Matches`.
         """
-        _require_known("from_json", given)
         return cls.from_config(read_text(source), **given)
 
     @classmethod
@@ -137,7 +126,6 @@ class AgentWorkflow:
 
         Its executions are kept in the same store. A store given as a URL keeps the latest checkpoint, or `retention`.
         """
-        _require_known("load", given)
         store = open_store(storage, retention)
         builder = cls.from_config(await DefinitionStore(store).load(name, version), **given)
         if session_store is not None:
