@@ -65,7 +65,6 @@ WRONG: list[tuple[Callable[[Any], Any], str]] = [
         lambda it: it.with_workflow_store(InMemoryCheckpointStorage(), LatestOnly()),
         "an InMemoryCheckpointStorage has its own: give the retention to its class",
     ),
-    (lambda it: it.with_checkpointing("no").with_in_memory_workflow_store(), "takes True or False, not 'no'"),
     (
         lambda it: it.with_session_store("postgresql://me:hush@here/db"),
         "with_session_store takes a session store, such as SqliteSessionStore(path) of perdure.threads, not a text",
@@ -84,10 +83,8 @@ WRONG: list[tuple[Callable[[Any], Any], str]] = [
         lambda it: it.with_conversation(Conversation(cast("Any", "shard"))),
         "conversation.kind: input should be 'none', 'shared', 'per_agent' or",
     ),
-    (lambda it: it.with_tools(["t"]), "with_tools takes a dict of tools by name, not a list"),
     (lambda it: it.from_("a"), "from_('a') leads nowhere: call to('node') after it, or leave it out"),
     (lambda it: it.from_("a").from_("a").to("END"), "from_('a') leads nowhere"),
-    (lambda it: it.from_(["a"]).to("END"), "from_ takes the ids of nodes, as from_('a', 'b'), not a list"),
     (lambda it: it.add_agent(3, writers()["drafter"]), "node 3: id: input should be a valid string, not 3"),
 ]
 
@@ -169,6 +166,12 @@ def test_handoffs_are_texts_by_node() -> None:
         router = AgentWorkflow.create().add_router_agent("r", cast["drafter"], handoffs=handoffs)
         builder = router.add_agent("a", cast["reviewer"], reads="request")
         assert [each for each in problems(builder) if "output.targets" in each]
+
+
+def test_a_list_is_no_id() -> None:
+    wrong: Any = ["a"]
+    with pytest.raises(TypeError, match="takes the ids of nodes, as from_"):
+        one().from_(wrong)
 
 
 def test_a_text_is_no_list_of_values() -> None:

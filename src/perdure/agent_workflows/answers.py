@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from typing_extensions import override
@@ -41,7 +42,7 @@ from perdure.agent_workflows.outputs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from perdure import AgentExecutorResponse, Content, FunctionInvocationContext, SupportsAgentRun
     from perdure.agent_workflows.definition.values import Node, Output, Shape
@@ -80,13 +81,10 @@ def choices_of(output: Output) -> tuple[Choice, ...]:
             found = [_answer_choice(shape, title_of(shape) or "value")]
         case _:
             found = []
-    by_name: dict[str, Choice] = {}
-    for each in found:
-        other = by_name.setdefault(each.tool_name, each)
-        if other is not each:
+    for one, other in combinations(found, 2):
+        if one.tool_name == other.tool_name:
             raise ValueError(
-                f"{other.means!r} and {each.means!r} would both be chosen by the tool {each.tool_name!r}; "
-                "rename one of them"
+                f"{one.means!r} and {other.means!r} would both be chosen by the tool {one.tool_name!r}; rename one"
             )
     return tuple(found)
 
@@ -171,29 +169,23 @@ def find_choices(choices: Iterable[Choice], turn: Sequence[Message], *, before: 
     results = {each.call_id: each for each in contents if each.type == "function_result"}
     found: list[Chosen] = []
     for call in contents:
-        choice = by_name.get(call.name or "") if call.type == "function_call" else None
-        if choice is None or call.call_id in before:
-            continue
-        for chosen in _choices_in(choice, results.get(call.call_id)):
+        choice = by_name.get(call.name or "") if call.type == "function_call" and call.call_id not in before else None
+        record = _record_in(results.get(call.call_id))
+        if choice is not None and record.get(_CHOSEN) == choice.tool_name:
+            # Handoffs are equal whatever arguments a model adds.
+            chosen = Chosen(choice, {} if choice.shape is _NO_ARGUMENTS else record.get(_VALUE))
             if chosen not in found:
                 found.append(chosen)
     return found
 
 
-def _choices_in(choice: Choice, result: Content | None) -> Iterator[Chosen]:
-    if result is None or result.exception is not None:
-        return
-    found: object = result.result
-    if isinstance(found, str):
-        try:
-            found = json.loads(found)
-        except (ValueError, RecursionError):
-            return
-    if isinstance(found, Mapping):
-        record = cast("Mapping[str, Any]", found)
-        if record.get(_CHOSEN) == choice.tool_name:
-            # Handoffs are equal whatever arguments a model adds.
-            yield Chosen(choice, {} if choice.shape is _NO_ARGUMENTS else record.get(_VALUE))
+def _record_in(result: Content | None) -> Mapping[str, Any]:
+    found: object = None if result is None or result.exception is not None else result.result
+    try:
+        found = json.loads(found) if isinstance(found, str) else found
+    except (ValueError, RecursionError):
+        return {}
+    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
 
 
 def call_ids(messages: Iterable[Message]) -> frozenset[str]:
@@ -244,16 +236,10 @@ class AnswerReader:
             case _:
                 raise AssertionError("a node with this output has choices")
 
-    @property
-    def has_default(self) -> bool:
-        """Return True if the node can go on without a choice of the model."""
-        return isinstance(self.output, Handoffs) and self.output.default is not None
-
     def default(self, response: AgentExecutorResponse) -> Answer | None:
         """Return the answer of a router whose model made no choice; None if there is no default."""
-        if not isinstance(self.output, Handoffs) or self.output.default is None:
-            return None
-        return self._handoff_answer(self.output.default, response)
+        target = self.output.default if isinstance(self.output, Handoffs) else None
+        return None if target is None else self._handoff_answer(target, response)
 
     def _one_choice(self, response: AgentExecutorResponse, before: Collection[str]) -> Chosen:
         found = find_choices(self.choices, response.full_conversation, before=before)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypedDict, cast
 
@@ -50,7 +49,7 @@ from perdure.threads import FileSessionStore, InMemorySessionStore, SqliteSessio
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import timedelta
 
     from perdure import CheckpointStorage, Clock, SupportsChatGetResponse
@@ -128,9 +127,7 @@ class AgentWorkflowBuilder:
 
     def with_checkpointing(self, enabled: bool = True) -> Self:  # noqa: FBT001, FBT002 - part of the public API
         """Store executions in the workflow store, so that they can be resumed. Without this only definitions are."""
-        if not isinstance(cast("object", enabled), bool):
-            self._problems.append(f"with_checkpointing takes True or False, not {describe(enabled)}")
-        self._is_checkpointed = bool(enabled)
+        self._is_checkpointed = enabled
         return self
 
     def with_in_memory_workflow_store(self, retention: Keep = LatestOnly()) -> Self:  # noqa: B008 - a frozen value
@@ -204,10 +201,7 @@ class AgentWorkflowBuilder:
 
     def with_tools(self, tools: Mapping[str, Any]) -> Self:
         """Give the tools that `AgentConfig`s name."""
-        if isinstance(cast("object", tools), Mapping):
-            self._tools = {**self._tools, **tools}
-        else:
-            self._problems.append(f"with_tools takes a dict of tools by name, not {describe(tools)}")
+        self._tools |= tools
         return self
 
     def with_max_iterations(
@@ -314,12 +308,12 @@ class AgentWorkflowBuilder:
     def from_(self, *nodes: str) -> Self:
         """Set the sources of the next edges: nodes, or `START`."""
         self._problems += self._dangling()
-        self._sources, self._latest, self._has_target = self._ids("from_", nodes), 0, False
+        self._sources, self._latest, self._has_target = self._require_ids("from_", nodes), 0, False
         return self
 
     def to(self, *nodes: str, when: Condition | Predicate | None = None) -> Self:
         """Add an edge from each node of `from_` to each of these nodes, or to `END`."""
-        targets = self._ids("to", nodes)
+        targets = self._require_ids("to", nodes)
         added = [Edge(source, target) for source in self._require_sources("to") for target in targets]
         self._edges += added
         self._latest, self._has_target = len(added), True
@@ -424,15 +418,14 @@ class AgentWorkflowBuilder:
         """Go to these nodes if no conditional edge was taken."""
         return self.to(*targets).as_default()
 
-    def _ids(self, method: str, nodes: Sequence[object]) -> tuple[str, ...]:
+    @staticmethod
+    def _require_ids(method: str, nodes: tuple[str, ...]) -> tuple[str, ...]:
         if not nodes:
             raise AgentWorkflowBuildError(f"{method} needs the id of a node at least")
-        found: list[object] = []
         for each in nodes:
-            if not isinstance(each, str):
-                self._problems.append(f"{method} takes the ids of nodes, as {method}('a', 'b'), not {describe(each)}")
-            found += cast("list[object]", each) if isinstance(each, list | tuple) else [each]
-        return tuple(map(str, found))
+            if not isinstance(each, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+                raise TypeError(f"{method} takes the ids of nodes, as {method}('a', 'b'), not {describe(each)}")
+        return nodes
 
     def _dangling(self) -> list[str]:
         if self._has_target:

@@ -196,12 +196,8 @@ class EventSummary:
     @property
     def final_answer(self) -> str | None:
         """Return the texts of the nodes before END, as far as they are texts."""
-        ends = [(node_id, self.plan.node(node_id).output) for node_id in self.plan.ends]
-        texts = [
-            self._outputs[node_id].get(output.key)
-            for node_id, output in ends
-            if isinstance(output, TextOutput) and node_id in self._outputs
-        ]
+        ends = [(node_id, self.plan.node(node_id).output) for node_id in self.plan.ends if node_id in self._outputs]
+        texts = [self._outputs[node_id].get(output.key) for node_id, output in ends if isinstance(output, TextOutput)]
         return "\n\n".join(str(each) for each in texts if each) or None
 
     def failure_event(self, actor: str, failure: WorkflowEvent[Any], *, duration: float) -> WorkflowAgentCompletedEvent:
@@ -277,18 +273,12 @@ class EventSummary:
         return event.outputs
 
 
-def status_of(events: Sequence[WorkflowEvent[Any]]) -> ExecutionStatus:
-    """Return the status of an execution after these events."""
-    states = [event.state for event in events if event.state is not None]
-    match states[-1] if states else None:
-        case WorkflowRunState.IDLE_WITH_PENDING_REQUESTS | WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS:
-            return "waiting"
-        case WorkflowRunState.SLEEPING:
-            return "sleeping"
-        case WorkflowRunState.CANCELLED:
-            return "cancelled"
-        case _:
-            return "completed"
+_STATUS: Final[Mapping[WorkflowRunState, ExecutionStatus]] = {
+    WorkflowRunState.IDLE_WITH_PENDING_REQUESTS: "waiting",
+    WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS: "waiting",
+    WorkflowRunState.SLEEPING: "sleeping",
+    WorkflowRunState.CANCELLED: "cancelled",
+}
 
 
 def result_in(events: Iterable[WorkflowEvent[Any]], execution_id: str) -> AgentWorkflowResult | None:
@@ -311,44 +301,35 @@ def result_in(events: Iterable[WorkflowEvent[Any]], execution_id: str) -> AgentW
 def partial_result(
     execution_id: str, summary: EventSummary, events: Sequence[WorkflowEvent[Any]], requests: Mapping[str, Any]
 ) -> AgentWorkflowResult:
-    """Return what is known of an execution that has yielded no result, or that is not over."""
-    status = status_of(events)
-    result = AgentWorkflowResult(
+    """Return what is known of an execution that has yielded no result."""
+    states = [event.state for event in events if event.state is not None]
+    status: ExecutionStatus = _STATUS.get(states[-1], "completed") if states else "completed"
+    reasons = {
+        "waiting": "it waits for answers: give them to resume(responses={id: ...}), the ids are those of `requests`"
+        if requests
+        else "what it has asked is answered: resume() goes on with it",
+        "sleeping": "it waits for its time: resume() goes on with it",
+        "cancelled": _cancellation_text(events),
+        "completed": "it has ended without a result",
+    }
+    ended = summary.completed if status == "completed" else None
+    return AgentWorkflowResult(
         execution_id=execution_id,
-        success=False,
+        success=ended is not None and ended.success,
+        final_answer=summary.final_answer if ended is not None and ended.success else None,
         outputs=summary.outputs,
         failed=dict(summary.failed),
         skipped=dict(summary.skipped),
         state=status,
         requests=dict(requests) if status == "waiting" else {},
-        error=_status_text(status, events, has_requests=bool(requests)),
+        error=reasons[status] if ended is None else ended.error,
+        duration=0.0 if ended is None else ended.duration,
     )
-    ended = summary.completed
-    if status != "completed" or ended is None:
-        return result
-    answer = summary.final_answer if ended.success else None
-    return replace(result, success=ended.success, final_answer=answer, error=ended.error, duration=ended.duration)
-
-
-def _status_text(status: ExecutionStatus, events: Sequence[WorkflowEvent[Any]], *, has_requests: bool) -> str:
-    match status:
-        case "waiting" if not has_requests:
-            return "what it has asked is answered: resume() goes on with it"
-        case "waiting":
-            return "it waits for answers: give them to resume(responses={id: ...}), the ids are those of `requests`"
-        case "sleeping":
-            return "it waits for its time: resume() goes on with it"
-        case "cancelled":
-            return _cancellation_text(events)
-        case _:
-            return "it has ended without a result"
 
 
 def _cancellation_text(events: Sequence[WorkflowEvent[Any]]) -> str:
-    about: dict[str, Any] = {}
-    for event in events:
-        if event.type == "cancelled" and event.data:
-            about = dict(event.data)
+    found = [dict(event.data) for event in events if event.type == "cancelled" and event.data]
+    about: dict[str, Any] = found[-1] if found else {}
     reason = f" ({about['reason']})" if about.get("reason") else ""
     if about.get("by") == _DEADLINE:
         return f"its time was up{reason}: resume(timeout=...) goes on with it, with more time"

@@ -9,7 +9,7 @@ In a template, `{{name}}` is a value, `{{name?}}` is empty if there is none, and
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
@@ -41,6 +41,8 @@ class Reference:
 
     name: str
     is_optional: bool = False
+    place: InRequest | InOutputs | None = None
+    """The place of the value, once it is resolved."""
 
     @classmethod
     def parse(cls, text: str) -> Reference:
@@ -95,21 +97,6 @@ class InOutputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """A reference, and the place of its value."""
-
-    reference: Reference
-    place: InRequest | InOutputs
-
-
-@dataclass(frozen=True, slots=True)
-class Pieces:
-    """A node reads texts and named values, joined."""
-
-    pieces: tuple[str | Named, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class TextOf:
     """A node reads the output of one node as a text."""
 
@@ -121,8 +108,10 @@ class Upstream:
     """A node reads the outputs of all nodes whose edge to it was taken."""
 
 
+Pieces: TypeAlias = tuple["str | Reference", ...]
+"""A node reads texts and named values, joined."""
 Source: TypeAlias = Pieces | TextOf | Upstream
-_REQUEST: Final = Pieces((Named(Reference(INPUT), InRequest(())),))
+_REQUEST: Final[Pieces] = (Reference(INPUT, place=InRequest(())),)
 
 
 class _InputError(ValueError):
@@ -183,19 +172,19 @@ def _source_of(plan: Plan, node: Node, resolver: _Resolver) -> Source:
 
 
 def _resolve(node: Node, parts: Sequence[str | Reference], resolver: _Resolver) -> Pieces:
-    pieces: list[str | Named] = []
+    pieces: list[str | Reference] = []
     problems: list[str] = []
     for part in parts:
         if isinstance(part, str):
             pieces.append(part)
             continue
         try:
-            pieces.append(Named(part, resolver.place_of(node.id, part.name)))
+            pieces.append(replace(part, place=resolver.place_of(node.id, part.name)))
         except _InputError as error:
             problems.append(f"reads {part.name!r}, and {error}")
     if problems:
         raise _InputError(*problems)
-    return Pieces(tuple(pieces))
+    return tuple(pieces)
 
 
 def _implied_source(plan: Plan, node: Node) -> Source:
@@ -329,7 +318,7 @@ def task_text(plan: Plan, node_id: str, known: KnownValues) -> str:
     """Return the text of a node's task. Raises MissingInputError if a value does not exist."""
     node = plan.node(node_id)
     match _inputs_of(plan).sources[node_id]:
-        case Pieces(pieces):
+        case tuple() as pieces:
             return "".join(each if isinstance(each, str) else _value(plan, node, each, known) for each in pieces)
         case TextOf(writer):
             return _require(node, f"what {writer!r} has put out", lambda: _text_of(writer, known))
@@ -337,12 +326,12 @@ def task_text(plan: Plan, node_id: str, known: KnownValues) -> str:
             return _require(node, "what nodes before it have put out", lambda: _upstream_text(known))
 
 
-def _value(plan: Plan, node: Node, named: Named, known: KnownValues) -> str:
+def _value(plan: Plan, node: Node, named: Reference, known: KnownValues) -> str:
     def value() -> str:
         return render(_value_at(plan, node, named.place, known))
 
-    if not named.reference.is_optional:
-        return _require(node, repr(named.reference.name), value)
+    if not named.is_optional:
+        return _require(node, repr(named.name), value)
     try:
         return value()
     except _MissingError:
@@ -359,9 +348,10 @@ def _require(node: Node, what: str, value: Callable[[], str]) -> str:
         ) from None
 
 
-def _value_at(plan: Plan, node: Node, place: InRequest | InOutputs, known: KnownValues) -> Any:
+def _value_at(plan: Plan, node: Node, place: InRequest | InOutputs | None, known: KnownValues) -> Any:
     if isinstance(place, InRequest):
         return _walk(known.request, place.path, "the request")
+    assert place is not None, "the place was resolved when the workflow was built"
     writer = place.writers[0] if len(place.writers) == 1 else _find_writer(plan, node, place, known)
     output = known.outputs.get(writer)
     if output is None or place.key not in output.outputs:

@@ -95,11 +95,6 @@ class AgentNode(AgentExecutor):
         self._conversations = conversations
         self._reader = AnswerReader(node.output, choices, resolve_agent_id(agent))
 
-    @property
-    def node(self) -> Node:
-        """Return the definition of the node."""
-        return self._node
-
     @handler
     async def on_task(self, task: NodeTask, ctx: Context) -> None:
         """Run the agent for a task."""
@@ -127,7 +122,13 @@ class AgentNode(AgentExecutor):
             more = await self._ask_again(fault, answer, ctx)
             if more:
                 return more
-            read = self._default_answer(fault, answer)
+            read = self._reader.default(answer)
+            if read is None:
+                raise AgentInvalidResponseException(
+                    f"node {self.id!r} has no answer that can be used, and its model was told so {_ANSWERS_MAX - 1} "
+                    f"times; the last time it would have been told: {fault} Say in its instructions what is wanted, or "
+                    "take another model"
+                ) from fault
         await ctx.send_message(await self._approve(task, read, ctx), self._conductor_id)
         # The next task starts a new session, so this one need not be stored.
         ctx.scope().clear()
@@ -150,7 +151,8 @@ class AgentNode(AgentExecutor):
     ) -> list[Message]:
         """Return the messages for a model whose answer is unusable; none if it was asked often enough."""
         answers = ctx.scope().get(_INVALID_ANSWERS, 0) + 1
-        if answers % _ANSWERS_MAX == 0 and not await self._is_another_attempt(answers, ctx):
+        is_last = answers % _ANSWERS_MAX == 0
+        if is_last and (self._reader.default(answer) is not None or not await self._is_another_attempt(answers, ctx)):
             return []
         ctx.scope().set(_INVALID_ANSWERS, answers)
         return [*self._unseen_results(answer), Message("user", [str(fault)])]
@@ -161,8 +163,6 @@ class AgentNode(AgentExecutor):
         The answers of the model are recorded and come back in each attempt. Without a mark each attempt would fail like
         the first.
         """
-        if self._reader.has_default:
-            return False
         key = f"given-up-{answers}"
         try:
             await ctx.step("give up", _read_mark, key=key)
@@ -176,16 +176,6 @@ class AgentNode(AgentExecutor):
         if getattr(self.session, "service_session_id", None) is None:
             return []
         return [message for message in answer.agent_response.messages[-1:] if message.role == "tool"]
-
-    def _default_answer(self, fault: InvalidValueError, answer: AgentExecutorResponse) -> Answer:
-        found = self._reader.default(answer)
-        if found is None:
-            raise AgentInvalidResponseException(
-                f"node {self.id!r} has no answer that can be used, and its model was told so {_ANSWERS_MAX - 1} times; "
-                f"the last time it would have been told: {fault} Say in its instructions what is wanted, or take "
-                "another model"
-            ) from fault
-        return found
 
     async def _approve(self, task: NodeTask, answer: Answer, ctx: WorkflowContext[Any, Any]) -> NodeResult:
         """Ask a person for approval if the node needs it. A correction that cannot be used is asked for again."""
