@@ -17,8 +17,8 @@ from perdure.clock import SystemClock
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import Retention
 from perdure.storage import SqliteDatabase, SqliteStore
-from perdure.storage.memory import MemoryDatabase, OnlyProcess
 from perdure.storage.sql.backend import SqlBackend
+from perdure.storage.sqlite.store import MemoryDatabase, OnlyProcess
 from perdure.storage.store import HostBackedStore
 from perdure.storage.worker import Worker
 from perdure.testing.stores import ManualClock, RunDriver, halted

@@ -298,7 +298,7 @@ class Inbox:
 
 async def waiting_answers(binding: Binding | None, run_id: str) -> Mapping[str, AnswerCommand]:
     """Return the answers in the inbox of a run, by request id."""
-    if binding is None or not binding.has_inbox:
+    if binding is None or binding.foreign is not None:
         return {}
     found = await binding.store.inbox(run_id)
     blobs = await binding.store.blobs([ref for command in found for ref in command.refs])

@@ -264,7 +264,7 @@ class Session:
                 yield requests
             return
         self._has_run = True
-        has_inbox = binding is not None and binding.has_inbox
+        has_inbox = binding is not None and binding.foreign is None
         loop = RunLoop(
             graph=blueprint.graph,
             snapshot=run.snapshot,

@@ -1,11 +1,9 @@
 """Storage of runs: the public storages, the storage port, and the stores that ship with perdure."""
 
-from perdure.storage.binding import Binding, bind
+from perdure.storage.binding import Binding, bind, given_storage, open_storage
 from perdure.storage.checkpoint_storage import CheckpointID, CheckpointStorage
 from perdure.storage.disk import Disk, Stamp
-from perdure.storage.event_log import committed_events
 from perdure.storage.file import FileStore
-from perdure.storage.memory import MemoryStore
 from perdure.storage.owners import this_process
 from perdure.storage.port import (
     Durability,
@@ -22,7 +20,7 @@ from perdure.storage.requests import PendingRequest, RequestQueue, is_plain
 from perdure.storage.rules import RUN_ID_LENGTH_MAX, require_run_id
 from perdure.storage.sizes import PartSize, SizeReport
 from perdure.storage.sql.database import Sync
-from perdure.storage.sqlite import SqliteStore
+from perdure.storage.sqlite import MemoryStore, SqliteStore
 from perdure.storage.sqlite.database import SqliteDatabase
 from perdure.storage.storages import (
     FileCheckpointStorage,
@@ -30,8 +28,8 @@ from perdure.storage.storages import (
     PostgresCheckpointStorage,
     SqliteCheckpointStorage,
     StoreStorage,
+    committed_events,
 )
-from perdure.storage.urls import given_storage, open_storage
 
 __all__ = [
     "RUN_ID_LENGTH_MAX",

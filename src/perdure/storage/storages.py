@@ -3,41 +3,66 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
-from perdure.checkpoint import Source, StoredCheckpoint, WorkflowCheckpoint, is_settled, origin_of
+from typing_extensions import Unpack
+
+from perdure.checkpoint import EventReader, Source, StoredCheckpoint, WorkflowCheckpoint, is_settled, origin_of
 from perdure.clock import Clock, SystemClock
 from perdure.codec import DEFAULT_SIZE_LIMITS, NO_SIZE_LIMITS, Codec, SizeLimits, Trust
-from perdure.errors import CheckpointNotFoundError, WorkflowCheckpointException
-from perdure.records import Blob, Commit, Manifest, NewRun, Retention
+from perdure.errors import (
+    BlobDamagedError,
+    CheckpointDamagedError,
+    CheckpointNotFoundError,
+    EventsForgottenError,
+    RunNotFoundError,
+    WorkflowCheckpointException,
+)
+from perdure.records import Blob, Commit, Manifest, Mark, NewRun
 from perdure.storage.checkpoint_storage import carried_manifest, saved_manifest
-from perdure.storage.event_log import committed_events
 from perdure.storage.export import export_run, import_run
 from perdure.storage.file import FileStore
-from perdure.storage.memory import MemoryStore
+from perdure.storage.owners import LEASE_SECONDS
 from perdure.storage.port import is_tenant_store
 from perdure.storage.postgres import PostgresStore
 from perdure.storage.requests import RequestQueue
 from perdure.storage.rules import APART
 from perdure.storage.sizes import size_report
-from perdure.storage.sqlite import SqliteStore
+from perdure.storage.sqlite import MemoryStore, SqliteStore
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncGenerator, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
     from pathlib import Path
 
     from perdure.events import WorkflowEvent
+    from perdure.records import EventBatch, Retention, RunRecord
     from perdure.storage.port import Durability, Store, TenantStore
     from perdure.storage.requests import PendingRequest
     from perdure.storage.sizes import SizeReport
 
 
+BATCHES_PER_PAGE = 100
+
+_NOWHERE = Mark(head="", events=-1, commands=-1)
+"""A mark that no run has, so that `watch` returns at once."""
+
+
 @dataclass(slots=True)
-class _Trusted:
+class SharedTrust:
     """The types that this program reads, shared by a storage and the storages of its tenants."""
 
     trust: Trust
+
+
+class StorageOptions(TypedDict, total=False):
+    """The options of every storage."""
+
+    allowed_checkpoint_types: Iterable[str | type] | None
+    """Types that may be read, beside those that the workflows name."""
+    clock: Clock | None
+    allow_pickle: bool
+    size_limits: SizeLimits | None
 
 
 class StoreStorage:
@@ -57,16 +82,12 @@ class StoreStorage:
         self.clock = clock or SystemClock()
         self.allow_pickle = allow_pickle
         self.allowed = Trust.of(allowed=allowed_checkpoint_types or ())
-        self._trusted = _Trusted(self.allowed)
+        self.shared = SharedTrust(self.allowed)
 
     @property
     def trust(self) -> Trust:
         """The types that the workflows of this storage trust, and the allowed ones."""
-        return self._trusted.trust
-
-    @trust.setter
-    def trust(self, trust: Trust) -> None:
-        self._trusted.trust = trust
+        return self.shared.trust
 
     def codec(self) -> Codec:
         """Return a codec with the present trust."""
@@ -240,7 +261,7 @@ class StoreStorage:
             clock=self.clock,
             size_limits=self.size_limits,
         )
-        view.allowed, view._trusted = self.allowed, self._trusted
+        view.allowed, view.shared = self.allowed, self.shared
         return view
 
     async def export_run(self, run_id: str, path: str | os.PathLike[str], *, takeover: bool = False) -> None:
@@ -274,22 +295,8 @@ class StoreStorage:
 class InMemoryCheckpointStorage(StoreStorage):
     """A storage in memory, for tests. It uses the same codec as the others: what works here works on disk."""
 
-    def __init__(
-        self,
-        *,
-        allowed_checkpoint_types: Iterable[str | type] | None = None,
-        retention: Retention | None = None,
-        clock: Clock | None = None,
-        allow_pickle: bool = False,
-        size_limits: SizeLimits | None = DEFAULT_SIZE_LIMITS,
-    ) -> None:
-        super().__init__(
-            MemoryStore(retention=retention or Retention(), clock=clock or SystemClock()),
-            allowed_checkpoint_types=allowed_checkpoint_types,
-            allow_pickle=allow_pickle,
-            clock=clock,
-            size_limits=size_limits,
-        )
+    def __init__(self, *, retention: Retention | None = None, **options: Unpack[StorageOptions]) -> None:
+        super().__init__(MemoryStore(retention=retention, clock=options.get("clock")), **options)
 
 
 class FileCheckpointStorage(StoreStorage):
@@ -303,28 +310,19 @@ class FileCheckpointStorage(StoreStorage):
         self,
         storage_path: str | os.PathLike[str],
         *,
-        allowed_checkpoint_types: Iterable[str | type] | None = None,
         retention: Retention | None = None,
-        clock: Clock | None = None,
-        allow_pickle: bool = False,
-        size_limits: SizeLimits | None = DEFAULT_SIZE_LIMITS,
-        lease_seconds: float = 30.0,
+        lease_seconds: float = LEASE_SECONDS,
         durability: Durability = "commit",
+        **options: Unpack[StorageOptions],
     ) -> None:
         store = FileStore(
             storage_path,
-            retention=retention or Retention(),
-            clock=clock or SystemClock(),
+            retention=retention,
+            clock=options.get("clock"),
             lease_seconds=lease_seconds,
             durability=durability,
         )
-        super().__init__(
-            store,
-            allowed_checkpoint_types=allowed_checkpoint_types,
-            allow_pickle=allow_pickle,
-            clock=clock,
-            size_limits=size_limits,
-        )
+        super().__init__(store, **options)
         self.storage_path: Path = store.directory
 
 
@@ -338,28 +336,15 @@ class SqliteCheckpointStorage(StoreStorage):
         self,
         path: str | os.PathLike[str],
         *,
-        allowed_checkpoint_types: Iterable[str | type] | None = None,
         retention: Retention | None = None,
-        clock: Clock | None = None,
-        allow_pickle: bool = False,
-        size_limits: SizeLimits | None = DEFAULT_SIZE_LIMITS,
-        lease_seconds: float = 30.0,
+        lease_seconds: float = LEASE_SECONDS,
         durability: Durability = "commit",
+        **options: Unpack[StorageOptions],
     ) -> None:
         store = SqliteStore(
-            path,
-            retention=retention or Retention(),
-            clock=clock or SystemClock(),
-            lease_seconds=lease_seconds,
-            durability=durability,
+            path, retention=retention, clock=options.get("clock"), lease_seconds=lease_seconds, durability=durability
         )
-        super().__init__(
-            store,
-            allowed_checkpoint_types=allowed_checkpoint_types,
-            allow_pickle=allow_pickle,
-            clock=clock,
-            size_limits=size_limits,
-        )
+        super().__init__(store, **options)
         self.path: Path = store.path
 
 
@@ -376,28 +361,93 @@ class PostgresCheckpointStorage(StoreStorage):
         dsn: str,
         *,
         schema: str = "perdure",
-        allowed_checkpoint_types: Iterable[str | type] | None = None,
         retention: Retention | None = None,
-        clock: Clock | None = None,
-        allow_pickle: bool = False,
-        size_limits: SizeLimits | None = DEFAULT_SIZE_LIMITS,
-        lease_seconds: float = 30.0,
+        lease_seconds: float = LEASE_SECONDS,
         pool_size: int = 4,
         durability: Durability = "commit",
+        **options: Unpack[StorageOptions],
     ) -> None:
         store = PostgresStore(
             dsn,
             schema=schema,
-            retention=retention or Retention(),
-            clock=clock or SystemClock(),
+            retention=retention,
+            clock=options.get("clock"),
             lease_seconds=lease_seconds,
             pool_size=pool_size,
             durability=durability,
         )
-        super().__init__(
-            store,
-            allowed_checkpoint_types=allowed_checkpoint_types,
-            allow_pickle=allow_pickle,
-            clock=clock,
-            size_limits=size_limits,
-        )
+        super().__init__(store, **options)
+
+
+async def committed_events(
+    store: Store,
+    codec: Callable[[], Codec],
+    run_id: str,
+    *,
+    from_seq: int = 1,
+    follow: bool = False,
+    until_rest: bool = False,
+) -> AsyncGenerator[WorkflowEvent[Any]]:
+    """Iterate over the committed events of a run, from a number on, each once and in order.
+
+    With `follow` it waits for further events, and for a run that has not begun. With `until_rest` it ends when nobody
+    advances the run, or the run has nothing to do at once: it is idle, sleeps, waits for an answer or was cancelled.
+
+    Raises:
+        RunNotFoundError: there is no such run, or no longer.
+        EventsForgottenError: retention has removed the next event.
+        CheckpointDamagedError: stored data is not what was written.
+    """
+    if from_seq < 1:
+        raise ValueError(f"events are numbered from 1 on, there is no event {from_seq}; read with from_seq=1")
+    cursor, has_begun = from_seq, False
+    while True:
+        # The mark before the record, the record before the events: a commit in between ends the wait below.
+        mark = await store.watch(run_id, seen=_NOWHERE)
+        record = await store.run(run_id)
+        if record is None:
+            if has_begun or not follow:
+                raise RunNotFoundError(run_id)
+            await store.watch(run_id, seen=mark)
+            continue
+        has_begun = True
+        while cursor <= record.events:
+            for batch in await _read_page(store, run_id, cursor, newest=record.events):
+                for event in await _read_events(store, codec, batch, cursor):
+                    yield event
+                cursor = batch.last + 1
+        if not follow or (until_rest and _is_at_rest(record, mark)):
+            return
+        await store.watch(run_id, seen=mark)
+
+
+def _is_at_rest(record: RunRecord, mark: Mark) -> bool:
+    """Return whether nobody has the run, or it has nothing to do at once. A waiting command is work."""
+    if mark.head is None:
+        # It has begun since the mark was read.
+        return False
+    return mark.owner is None or (record.status != "running" and mark.commands == 0)
+
+
+async def _read_page(store: Store, run_id: str, cursor: int, *, newest: int) -> list[EventBatch]:
+    """Return the next batches. The first contains the event `cursor`; none begins after the event `newest`."""
+    found = await store.events(run_id, after=cursor - 1, limit=BATCHES_PER_PAGE)
+    if not found or found[0].first > cursor:
+        raise EventsForgottenError(run_id, asked=cursor, first=found[0].first if found else newest + 1)
+    return [batch for batch in found if batch.first <= newest]
+
+
+async def _read_events(
+    store: Store, codec: Callable[[], Codec], batch: EventBatch, cursor: int
+) -> list[WorkflowEvent[Any]]:
+    """Return the events of a batch from `cursor` on."""
+    try:
+        try:
+            blobs: Mapping[str, bytes] = await store.blobs(batch.refs) if batch.refs else {}
+        except BlobDamagedError as error:
+            raise CheckpointDamagedError(batch.checkpoint_id, error.reason) from error
+        return EventReader(codec(), batch, blobs).events(from_seq=cursor)
+    except CheckpointDamagedError:
+        # Missing blobs are no damage if retention has removed the batch since it was read: then this raises.
+        await _read_page(store, batch.run_id, cursor, newest=batch.last)
+        raise

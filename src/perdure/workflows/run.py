@@ -370,7 +370,7 @@ class Run:
     def _queue(self) -> RequestQueue | None:
         """Return the queue for commands to the run; None if the storage has no inbox."""
         binding = None if self._storage is None else self._binding()
-        if binding is None or not binding.has_inbox:
+        if binding is None or binding.foreign is not None:
             return None
         return RequestQueue(binding.store, lambda: binding.codec, self._workflow.blueprint.clock)
 

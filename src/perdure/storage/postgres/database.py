@@ -19,8 +19,7 @@ from psycopg_pool import ConnectionPool
 
 from perdure.clock import SystemClock
 from perdure.errors import WorkflowCheckpointException
-from perdure.storage.postgres.schema import migrate
-from perdure.storage.postgres.target import escape_text
+from perdure.storage.postgres.target import escape_text, migrate
 from perdure.storage.sql.database import named_statements
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
-"""The SQLite store: one file for all processes of a machine."""
+"""Stores on SQLite: in one file for all processes of a machine, or in memory."""
 
-from perdure.storage.sqlite.store import SqliteStore
+from perdure.storage.sqlite.store import MemoryStore, SqliteStore
 
-__all__ = ["SqliteStore"]
+__all__ = ["MemoryStore", "SqliteStore"]

@@ -1,29 +1,37 @@
-"""A store in one SQLite file, for all processes of a machine."""
+"""Stores on SQLite: in one file for all processes of a machine, or in memory."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
+import threading
+import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from typing_extensions import override
 
 from perdure.clock import SystemClock
 from perdure.errors import WorkflowCheckpointException
 from perdure.records import Retention
 from perdure.storage.notifications import real_pause
-from perdure.storage.owners import LEASE_SECONDS, Owners
+from perdure.storage.owners import LEASE_SECONDS, Owners, this_process
 from perdure.storage.port import require_durability
 from perdure.storage.sql.backend import SqlBackend
 from perdure.storage.sqlite.database import SqliteDatabase
 from perdure.storage.store import HostBackedStore
-from perdure.storage.worker import Worker
+from perdure.storage.worker import InlineWorker, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.clock import Clock
+    from perdure.records import Owner
     from perdure.storage.notifications import Pause
     from perdure.storage.port import Durability
+
+_numbers = itertools.count(1)
 
 
 class SqliteStore(HostBackedStore[SqlBackend]):
@@ -82,3 +90,56 @@ def sqlite_backend(
     opened = database(path)
     opened.durability = durability
     return SqlBackend(opened, owners, retention=retention, clock=clock)
+
+
+class MemoryStore(HostBackedStore[SqlBackend]):
+    """Runs in memory, gone with the process."""
+
+    def __init__(self, *, retention: Retention | None = None, clock: Clock | None = None) -> None:
+        backend = SqlBackend(
+            MemoryDatabase.new(), OnlyProcess(), retention=retention or Retention(), clock=clock or SystemClock()
+        )
+        super().__init__(f"memory:{next(_numbers)}", InlineWorker(backend), pause=None)
+
+
+class MemoryDatabase(SqliteDatabase):
+    """A database that lives as long as this object. One thread at a time may use it."""
+
+    _empty: ClassVar[MemoryDatabase | None] = None
+    """An empty database with all tables. Copying it takes less than a hundredth of the time of the migrations."""
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self) -> None:
+        super().__init__(Path(":memory:"), one_thread=False)
+        # Nothing is synced, so no transaction has to choose.
+        self.durability = "os"
+        weakref.finalize(self, self._connection.close)
+
+    @override
+    def _set_up(self) -> None:
+        with self._lock:
+            if self._empty is not None:
+                self._empty._connection.backup(self._connection)
+        super()._set_up()
+
+    @classmethod
+    def new(cls) -> MemoryDatabase:
+        """Return a database without runs."""
+        if cls._empty is None:
+            cls._empty = cls()
+        return cls()
+
+
+class OnlyProcess:
+    """The owners of runs that no other process can see."""
+
+    def enter(self) -> Owner:
+        return this_process()
+
+    def is_replaceable(self, owner: Owner) -> bool:
+        del owner
+        return True
+
+    def is_dead(self, owner: Owner) -> bool:
+        del owner
+        return False

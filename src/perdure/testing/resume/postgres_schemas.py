@@ -10,8 +10,7 @@ from psycopg import sql
 from perdure.clock import SystemClock
 from perdure.storage import PostgresStore, StoreStorage
 from perdure.storage.postgres.database import PostgresDatabase
-from perdure.storage.postgres.schema import migrate
-from perdure.storage.postgres.target import Target
+from perdure.storage.postgres.target import Target, migrate
 from perdure.testing.resume.kill_points import writes
 
 if TYPE_CHECKING:
