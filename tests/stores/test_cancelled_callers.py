@@ -51,9 +51,17 @@ class Troubled(SqlBackend):
         return self._of[tenant]
 
     @override
-    def acquire(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Lease:
+    def acquire(
+        self,
+        run_id: str,
+        *,
+        create: NewRun | None,
+        takeover: bool,
+        token: int | None,
+        tried: list[Lease] | None = None,
+    ) -> Lease:
         self.leases += 1
-        lease = super().acquire(run_id, create=create, takeover=takeover, token=token)
+        lease = super().acquire(run_id, create=create, takeover=takeover, token=token, tried=tried)
         self.has_acquired.set()
         assert self.may_go_on.wait(30)
         return lease

@@ -77,7 +77,7 @@ def bind(storage: object, *, workflow_name: str, trust: Trust, is_lenient: bool 
     if isinstance(storage, str):
         storage = open_storage(storage)
     if isinstance(storage, StoreStorage):
-        storage.shared.trust = storage.trust.including(trust)
+        storage.shared.trust = storage.shared.trust.including(trust)
         codec = Codec(
             storage.allowed.including(trust), allow_pickle=storage.allow_pickle, size_limits=storage.size_limits
         )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
 
     from perdure.records import Commit, JournalRecord, Lease
 
@@ -66,7 +66,7 @@ class GroupWriter(Generic[B]):
         self._submit = submit
         self._write = write
         self._is_inline = is_inline
-        self._queue: deque[tuple[Pending, Future[int]]] = deque()
+        self._queue: deque[tuple[Pending, asyncio.Future[int]]] = deque()
         self._flushing: asyncio.AbstractEventLoop | None = None
         """The loop that is about to flush. If two are, the later one finds an empty queue."""
 
@@ -75,17 +75,16 @@ class GroupWriter(Generic[B]):
 
         A caller who is cancelled before its turn has written nothing.
         """
-        done: Future[int] = Future()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[int] = loop.create_future()
         self._queue.append((pending, done))
         if self._is_inline:
             self.flush()
-            return done.result()
-        loop = asyncio.get_running_loop()
-        if self._flushing is not loop:
+        elif self._flushing is not loop:
             self._flushing = loop
             # One turn of the loop later, so that every task that is ready joins the group.
             loop.call_soon(self.flush)
-        return await asyncio.wrap_future(done)
+        return await done
 
     def flush(self) -> None:
         """Submit a job that writes the queue."""
@@ -103,7 +102,8 @@ class GroupWriter(Generic[B]):
         self._flushing = None
 
     def _write_queue(self, backend: B) -> None:
-        taken = list(self._take())
+        # Leave out writes whose callers were cancelled.
+        taken = [(pending, done) for pending, done in self._take() if not done.cancelled()]
         failure: BaseException | None = None
         try:
             if taken:
@@ -111,11 +111,7 @@ class GroupWriter(Generic[B]):
         except BaseException as error:  # noqa: BLE001 - everybody who waits has to be told
             failure = error
         for pending, done in taken:
-            error = failure or pending.error
-            if error is None:
-                done.set_result(pending.waiting)
-            else:
-                done.set_exception(error)
+            self._tell(done, pending.waiting, failure or pending.error)
 
     def _on_job_done(self, job: Future[None]) -> None:
         """Tell those who wait if the job could not begin, because the store could not be opened."""
@@ -125,12 +121,27 @@ class GroupWriter(Generic[B]):
 
     def _fail(self, error: BaseException) -> None:
         for _, done in self._take():
-            done.set_exception(error)
+            self._tell(done, 0, error)
 
-    def _take(self) -> Iterator[tuple[Pending, Future[int]]]:
-        """Empty the queue. Leave out writes whose callers were cancelled."""
+    def _tell(self, done: asyncio.Future[int], newest: int, error: BaseException | None) -> None:
+        if self._is_inline:
+            _end(done, newest, error)
+            return
+        # A closed loop has nobody left who waits.
+        with contextlib.suppress(RuntimeError):
+            done.get_loop().call_soon_threadsafe(_end, done, newest, error)
+
+    def _take(self) -> Iterator[tuple[Pending, asyncio.Future[int]]]:
+        """Empty the queue."""
         with contextlib.suppress(IndexError):
             while True:
-                pending, done = self._queue.popleft()
-                if done.set_running_or_notify_cancel():
-                    yield pending, done
+                yield self._queue.popleft()
+
+
+def _end(done: asyncio.Future[int], newest: int, error: BaseException | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(newest)
+    else:
+        done.set_exception(error)

@@ -461,7 +461,7 @@ class Backend(RunWriter, RunReader, CheckpointReader, CommandWriter, RunTransfer
         ...
 
     def for_tenant(self, tenant: str, *, creates: bool) -> Self:
-        """Return the same for the data of one tenant; cheap, and sharing everything else. "" is the whole store's.
+        """Return the same for the data of one tenant; cheap, and sharing everything else.
 
         Unless `creates` is set, nothing is created for a tenant that has no data yet.
         """

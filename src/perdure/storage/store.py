@@ -117,7 +117,7 @@ class BackedStore(Generic[B]):
 
         def do(backend: B) -> T:
             with backend.errors():
-                return work(backend.for_tenant(self._tenant, creates=creates))
+                return work(backend.for_tenant(self._tenant, creates=creates) if self._tenant else backend)
 
         return (on or self._worker).submit(do, ordered=ordered)
 
@@ -151,7 +151,8 @@ class BackedStore(Generic[B]):
                 taken = backend.acquire(run_id, create=create, takeover=takeover, token=token)
             finally:
                 notifications.notify(self.place, run_id)
-            self._retry_releases(backend)
+            if self._failed_releases:
+                self._retry_releases(backend)
             if handover.set_running_or_notify_cancel():
                 handover.set_result(taken)
             else:
@@ -177,7 +178,8 @@ class BackedStore(Generic[B]):
 
         def release(backend: B) -> None:
             backend.release(lease, halt=halt)
-            self._retry_releases(backend)
+            if self._failed_releases:
+                self._retry_releases(backend)
 
         job = self._submit(release)
         job.add_done_callback(functools.partial(self._note_release, lease, halt))
@@ -240,7 +242,8 @@ class BackedStore(Generic[B]):
         commits = [each for each in pending if isinstance(each, PendingCommit)]
         for each in commits:
             notifications.notify(self.place, each.lease.run_id, inbox=bool(each.commit.consumed))
-            notifications.notify(self.place, *each.removed)
+            if each.removed:
+                notifications.notify(self.place, *each.removed)
         if commits:
             # These writes are done, whatever the question about a collection leads to.
             with contextlib.suppress(WorkflowException), backend.errors():

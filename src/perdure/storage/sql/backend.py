@@ -63,8 +63,6 @@ class SqlBackend(Tables):
     def for_tenant(self, tenant: str, *, creates: bool) -> Self:
         """Return the backend of a tenant, which binds its name to every statement."""
         del creates  # A tenant has nothing but its rows.
-        if not tenant:
-            return self
         if tenant not in self._tenants:
             if len(self._tenants) == _TENANTS_MAX:
                 self._tenants.clear()
@@ -105,7 +103,7 @@ class SqlBackend(Tables):
             lease = Lease(run_id, token, owner, acquired.record.attempts, state.record.halt, acquired.record)
             if tried is not None:
                 tried.append(lease)
-            if not state.is_new:
+            if state is found:
                 self.execute("hand_run_over", run_id=run_id, **rows.lease_columns(acquired))
             else:
                 if found is not None:

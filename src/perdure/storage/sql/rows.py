@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
 from perdure.errors import CheckpointDamagedError
@@ -19,6 +20,35 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _POSITION_DIGITS_MAX = 18
+
+_RUN_COLUMNS = (
+    "run_id",
+    "workflow_name",
+    "created_at",
+    "nonce",
+    "input_digest",
+    "parent_checkpoint_id",
+    "head",
+    "position",
+    "settled",
+    "status",
+    "wake_at",
+    "events",
+)
+"""The columns of a run that its checksum covers, in this order, which is stored: never change it."""
+_run_values = attrgetter(*_RUN_COLUMNS)
+
+_MANIFEST_COLUMNS = (
+    "checkpoint_id",
+    "run_id",
+    "workflow_name",
+    "position",
+    "previous_id",
+    "timestamp",
+    "iteration_count",
+    "header",
+)
+_manifest_values = attrgetter(*_MANIFEST_COLUMNS)
 
 quote: Callable[[str], str] = json.dumps
 """Encode a text that a database might not accept as it is."""
@@ -43,19 +73,9 @@ def require_count(found: Sequence[Row], run_id: str, *, key: str, kind: str) -> 
 def read_run(row: Row) -> RunState:
     """Read a row of `runs`. Raises CheckpointDamagedError."""
     record = RunRecord(
-        run_id=row["run_id"],
-        workflow_name=row["workflow_name"],
-        created_at=row["created_at"],
-        nonce=row["nonce"],
-        input_digest=row["input_digest"],
-        parent_checkpoint_id=row["parent_checkpoint_id"],
-        head=row["head"],
-        position=row["position"],
+        **{name: row[name] for name in _RUN_COLUMNS if name != "settled"},
         settled=bool(row["settled"]),
         owner=None if row["owner_id"] is None else read_owner(row),
-        status=row["status"],
-        wake_at=row["wake_at"],
-        events=row["events"],
         halt=None if row["halt"] is None else _read_halt(row),
         attempts=row["attempts"],
     )
@@ -98,41 +118,15 @@ def halt_text(run_id: str, halt: Halt) -> str:
 
 
 def _run_checksum(run: RunRecord) -> str:
-    """Hash everything except the lease. The fields and their order are stored: never change them."""
-    covered = [
-        run.run_id,
-        run.workflow_name,
-        run.created_at,
-        run.nonce,
-        run.input_digest,
-        run.parent_checkpoint_id,
-        run.head,
-        run.position,
-        run.settled,
-        run.status,
-        run.wake_at,
-        run.events,
-    ]
-    return digest(_compact_any(covered).encode("ascii"))
+    """Hash everything except the lease."""
+    return digest(_compact_any(_run_values(run)).encode("ascii"))
 
 
 def run_columns(state: RunState) -> dict[str, object]:
     """Return all columns of a run."""
-    record = state.record
     return {
-        "run_id": record.run_id,
-        "workflow_name": record.workflow_name,
-        "created_at": record.created_at,
-        "nonce": record.nonce,
-        "input_digest": record.input_digest,
-        "parent_checkpoint_id": record.parent_checkpoint_id,
-        "head": record.head,
-        "position": record.position,
-        "settled": record.settled,
-        "status": record.status,
-        "wake_at": record.wake_at,
-        "events": record.events,
-        "checksum": _run_checksum(record),
+        **dict(zip(_RUN_COLUMNS, _run_values(state.record), strict=True)),
+        "checksum": _run_checksum(state.record),
         "moment": state.moment,
         **lease_columns(state),
     }
@@ -153,10 +147,11 @@ def lease_columns(state: RunState) -> dict[str, object]:
     }
 
 
-def commit_columns(state: RunState, *, before: str | None) -> dict[str, object]:
+def commit_columns(state: RunState, *, before: str | None, tenant: str) -> dict[str, object]:
     """Return the columns that a commit changes, and those that show that the run is as it was before."""
     record = state.record
     return {
+        "tenant": tenant,
         "run_id": record.run_id,
         "token": state.token,
         "owner_id": record.owner.id if record.owner else None,
@@ -186,19 +181,12 @@ def checkpoint_columns(checkpoint: Commit | ArchivedCheckpoint, moment: float | 
     manifest = checkpoint.manifest
     table = manifest.table_text()
     return {
-        "checkpoint_id": manifest.checkpoint_id,
-        "run_id": manifest.run_id,
-        "workflow_name": manifest.workflow_name,
-        "position": manifest.position,
-        "previous_id": manifest.previous_id,
-        "timestamp": manifest.timestamp,
+        **dict(zip(_MANIFEST_COLUMNS, _manifest_values(manifest), strict=True)),
         "moment": moment,
-        "iteration_count": manifest.iteration_count,
         "settled": checkpoint.settled,
         "status": checkpoint.status,
         "wake_at": checkpoint.wake_at,
         "checksum": manifest.checksum(table=table),
-        "header": manifest.header,
         "toc": table,
         "pieces": manifest.pieces or None,
     }
@@ -263,18 +251,9 @@ def read_manifest(row: Row) -> Manifest:
         pieces = row["pieces"]
         if pieces is not None and not pieces:
             raise ValueError("its pieces are empty")
-        manifest = Manifest(
-            checkpoint_id=checkpoint_id,
-            run_id=row["run_id"],
-            workflow_name=row["workflow_name"],
-            position=row["position"],
-            previous_id=row["previous_id"],
-            timestamp=row["timestamp"],
-            iteration_count=row["iteration_count"],
-            header=row["header"],
-            toc={},
-            pieces=pieces or b"",
-        ).with_table(json.loads(row["toc"]))
+        manifest = Manifest(**{name: row[name] for name in _MANIFEST_COLUMNS}, toc={}, pieces=pieces or b"").with_table(
+            json.loads(row["toc"])
+        )
         return manifest, manifest.checksum()
 
     return _verify(row, checkpoint_id, "its record", read)

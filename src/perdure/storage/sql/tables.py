@@ -52,7 +52,9 @@ class Tables:
     def put(self, name: str, new: Sequence[dict[str, object]]) -> None:
         """Run a statement once for each row of values."""
         if new:
-            self._database.execute_many(name, [{"tenant": self._tenant, **row} for row in new])
+            for row in new:
+                row["tenant"] = self._tenant
+            self._database.execute_many(name, new)
 
     def commit_runs(self, changes: Sequence[tuple[RunState, RunState]]) -> Sequence[Row | None]:
         """Store runs after commits, if each is still as it was before and has no checkpoint of the new id.
@@ -65,7 +67,7 @@ class Tables:
             old, record = before.record, after.record
             is_same = (old.settled, old.status, old.wake_at) == (record.settled, record.status, record.wake_at)
             names.append("advance_run" if is_same else "commit_run")
-            new.append({"tenant": self._tenant, **rows.commit_columns(after, before=old.head)})
+            new.append(rows.commit_columns(after, before=old.head, tenant=self._tenant))
         return self._database.execute_each(names, new)
 
     def run(self, run_id: str) -> RunRecord | None:

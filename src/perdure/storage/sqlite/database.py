@@ -78,7 +78,7 @@ class SqliteDatabase:
         connection = self._connection
         connection.row_factory = sqlite3.Row
         # Damaged text that is not UTF-8 must reach the code that compares checksums.
-        connection.text_factory = _lenient_text
+        connection.text_factory = functools.partial(str, encoding="utf-8", errors="surrogateescape")
         _require_ours(connection, self.path)
         connection.execute(f"PRAGMA page_size = {_PAGE_SIZE:d}")
         _switch_to_wal(connection)
@@ -197,10 +197,6 @@ def _in_order(text: str) -> _Statement:
 def _places(names: Sequence[str]) -> Callable[[Mapping[str, object]], tuple[object, ...]]:
     # An itemgetter of one name returns no tuple, and of no names there is none.
     return itemgetter(*names) if len(names) > 1 else lambda values: tuple([values[name] for name in names])
-
-
-def _lenient_text(text: bytes) -> str:
-    return text.decode("utf-8", "surrogateescape")
 
 
 def _require_ours(connection: sqlite3.Connection, path: Path) -> None:
