@@ -169,7 +169,7 @@ async def test_answers_to_a_run_inside_of_a_function_are_given_to_the_run_around
     async def parent(_: str) -> None:
         await child.run(responses={"auto::0": "yes"})
 
-    with pytest.raises(ValueError, match="the run around it"):
+    with pytest.raises(ValueError, match="the enclosing run"):
         await parent.run("go", run_id="r", checkpoint_storage=storage)
 
 

@@ -32,11 +32,11 @@ class FunctionalWorkflowAgent(BaseAgent):
     `run(responses={request_id: ...})`, or with a message that has the answers as contents.
 
     In a handler of another workflow the function is part of that run, unless the call has a `run_id`: its steps are
-    recorded there, and its questions are requests of the executor around it. Its own storage is for its own runs.
+    recorded there, and its questions are requests of the enclosing executor. Its own storage is for its own runs.
     """
 
     records_itself: ClassVar[bool] = True
-    """In a workflow its steps are recorded one by one: the executor around it does not record the turn as a whole."""
+    """In a workflow its steps are recorded one by one: the enclosing executor does not record the turn as a whole."""
 
     REQUEST_INFO_FUNCTION_NAME: ClassVar[str] = REQUEST_INFO_FUNCTION_NAME
 
@@ -93,7 +93,7 @@ class FunctionalWorkflowAgent(BaseAgent):
         is_named = names_a_run(options)
         activation = None if responses is not None or is_named else activation_at_work()
         if activation is not None:
-            # The function is part of the run around it.
+            # The function is part of the enclosing run.
             kwargs: Mapping[str, Any] = options.get("function_invocation_kwargs") or {}
             inside = self._respond(self._workflow.run_inside(messages, activation, options, kwargs))
             return ResponseStream(_updates(inside), finalizer=AgentResponse[Any].from_updates) if stream else inside

@@ -120,7 +120,7 @@ class RunContext:
 
 
 def get_run_context() -> RunContext | None:
-    """Return the context of the functional workflow that the calling code runs in; None outside of one."""
+    """Return the context of the functional workflow that the calling code runs in; None outside one."""
     found = _current.get()
     return found if found is not None and current_activation() is found.activation else None
 

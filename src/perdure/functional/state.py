@@ -18,7 +18,7 @@ from collections import Counter
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
 from perdure.checkpoint import StepRecord, fields_of
@@ -38,12 +38,11 @@ Rank: TypeAlias = tuple[int, str, str]
 """The order of writes of one key: how many came before, when the step was called, the place of its record."""
 
 FUNCTION: Final = "workflow "
-"""The beginning of the name of a step that is a function inside of another one. It has a state of its own."""
+"""The beginning of the name of a step that is a function inside another one. It has a state of its own."""
 _FUNCTION_QUOTED: Final = quote(FUNCTION, safe="")
 _OUTCOME: Final = "perdure.functional.steps:StepOutcome"
 _NAME: Final = _OUTCOME.encode()
 _FIRST: Rank = (0, "", "")
-_ENTERED: Final = "functions that were entered"
 
 
 @register_type(name=_OUTCOME)
@@ -86,7 +85,7 @@ class RecordedWrite:
 
 
 class MemoryStore(dict[str, Any]):
-    """A state in memory, for a function that runs inside of another run."""
+    """A state in memory, for a function that runs inside another run."""
 
     set = dict[str, Any].__setitem__
     delete = dict[str, Any].__delitem__
@@ -105,7 +104,7 @@ class Writer:
     place: str = ""
     """The key of its record, which is the same in every process and in forks."""
     calls: int = 0
-    """The number of steps were called inside of it."""
+    """The number of steps that were called inside it."""
     seen: dict[str, int] = field(default_factory=dict[str, int])
     """By key: when it was read last."""
     sets: Counter[str] = field(default_factory=Counter[str])
@@ -117,23 +116,23 @@ class Writer:
 
     @property
     def is_over(self) -> bool:
-        """Return whether it has ended, or a step around it."""
+        """Return whether it has ended, or an enclosing step."""
         return self.has_ended or (self.outer is not None and self.outer.is_over)
 
     def is_within(self, other: Writer) -> bool:
-        """Return whether it is `other`, or inside of it."""
+        """Return whether it is `other`, or inside it."""
         return self is other or (self.outer is not None and self.outer.is_within(other))
 
     def is_related(self, other: Writer) -> bool:
-        """Return whether one of the two is inside of the other."""
+        """Return whether one of the two is inside the other."""
         return self.is_within(other) or other.is_within(self)
 
     def is_around(self, place: str) -> bool:
-        """Return whether the record of a place is inside of it."""
+        """Return whether the record of a place is inside it."""
         return bool(self.place) and place.startswith(f"{self.place}/")
 
     def lineage(self) -> Iterator[Writer]:
-        """Iterate over it and the steps around it."""
+        """Iterate over it and the enclosing steps."""
         yield self
         if self.outer is not None:
             yield from self.outer.lineage()
@@ -156,7 +155,7 @@ class _Write:
     """True if an earlier entry of the function has recorded it."""
 
     def is_ahead_in(self, writer: Writer) -> bool:
-        """Return whether it is recorded inside of a step that runs again and has not come to it."""
+        """Return whether it is recorded inside a step that runs again and has not come to it."""
         return self.reached == _NOT_YET and writer.is_around(self.writer.place)
 
     def limits(self, key: str, writer: Writer) -> bool:
@@ -241,7 +240,7 @@ class FunctionState:
             if writer.is_over:
                 raise RuntimeError(
                     f"step {writer.name!r} has ended: the state {key!r} that it sets now would be lost; await every "
-                    "task inside of the step that starts it"
+                    "task inside the step that starts it"
                 )
             self._set_by(writer, key, value)
 
@@ -289,7 +288,7 @@ class FunctionState:
             self._store.delete(key)
 
     def roll_back(self, writer: Writer) -> None:
-        """Take back what an attempt at a step has set. Another attempt may come to what is recorded inside of it."""
+        """Take back what an attempt at a step has set. Another attempt may come to what is recorded inside it."""
         with self._lock:
             writer.has_ended = True
             for key, write in self._take_out(writer):
@@ -311,7 +310,7 @@ class FunctionState:
             ]
 
     def _take_out(self, writer: Writer) -> list[tuple[str, _Write]]:
-        """Remove the writes of a step and of those inside of it. Return them, with their keys."""
+        """Remove the writes of a step and of those inside it. Return them, with their keys."""
         found = [
             (key, write) for key, writes in self._writes.items() for write in writes if write.writer.is_within(writer)
         ]
@@ -322,7 +321,7 @@ class FunctionState:
         return found
 
     def finish(self, writer: Writer, result: Any) -> StepOutcome:
-        """Return the result of a finished step, with what it and those inside of it have set."""
+        """Return the result of a finished step, with what it and those inside it have set."""
         with self._lock:
             writer.has_ended = True
             found = {
@@ -333,7 +332,7 @@ class FunctionState:
     def reconcile(self, writer: Writer, result: Any) -> StepOutcome:
         """Return the result of an interrupted step that does not run again.
 
-        Steps that are recorded inside of it count, and what the function for `if_interrupted` has set.
+        Steps that are recorded inside it count, and what the function for `if_interrupted` has set.
         """
         with self._lock:
             writer.has_ended = True
@@ -370,7 +369,7 @@ class FunctionState:
         return is_taken
 
     def _drop_ahead_inside(self, writer: Writer) -> None:
-        """Forget the recorded writes inside of a step that has ended without coming to them."""
+        """Forget the recorded writes inside a step that has ended without coming to them."""
         for ahead in self._ahead.values():
             ahead[:] = [each for each in ahead if not writer.is_around(each.writer.place)]
 
@@ -379,7 +378,7 @@ class FunctionState:
         return self._time
 
     def _writing(self) -> Writer | None:
-        """Return the step of this function that runs here. Steps of a function around it set the state of that one."""
+        """Return the step of this function that runs here. Steps of an enclosing function set the state of that one."""
         writer = _writer.get()
         return writer if writer is not None and writer.state is self else None
 
@@ -416,18 +415,18 @@ def writing(writer: Writer) -> Generator[None]:
         _writer.reset(token)
 
 
-def recorded_writes(activation: ActivationPort) -> Iterator[RecordedWrite]:
-    """Iterate over what the recorded steps of the function have set that is being entered here."""
-    if isinstance(activation, ActivationRecorder):
-        reader = _Reader(activation)
-        for place in reader.places():
-            yield from reader.writes(place)
-
-
 def place_of_step(activation: ActivationPort) -> str:
     """Return the place of the step that runs here; an empty text if none does."""
     running = activation.running_step if isinstance(activation, ActivationRecorder) else None
     return "" if running is None else running.place
+
+
+def recorded_writes(activation: ActivationPort) -> Iterator[RecordedWrite]:
+    """Yield the state that recorded steps have set in the function that is entered here."""
+    if isinstance(activation, ActivationRecorder):
+        reader = _Reader(activation)
+        for place in dict.fromkeys([*reader.held, *activation.context.journal.keys(activation.activation_id)]):
+            yield from reader.writes(place)
 
 
 class _Reader:
@@ -435,26 +434,14 @@ class _Reader:
 
     def __init__(self, activation: ActivationRecorder) -> None:
         self._context = activation.context
-        self._activation_id = activation.activation_id
         self._function = place_of_step(activation) or activation.activation_id
-        self._is_entered_again = activation.activation.delivery.activation_id is not None
-        entered = cast("set[str]", activation.memo.setdefault(_ENTERED, set[str]()))
-        self._is_tried_again = self._function in entered
-        entered.add(self._function)
-
-    def places(self) -> Iterable[str]:
-        """Return the keys of the function's steps, and of other records about them."""
-        journal = self._context.journal
-        if self._is_tried_again:
-            # This process can have recorded something only if an attempt came before this one.
-            return dict.fromkeys([*self._context.held(self._activation_id), *journal.keys(self._activation_id)])
-        before = journal.steps_before(self._activation_id, is_entered_again=self._is_entered_again)
-        return dict.fromkeys([*self._context.held(self._activation_id), *before])
+        self.held = activation.context.held(activation.activation_id)
+        """Results of steps that are in memory only, by place."""
 
     def writes(self, place: str) -> Iterator[RecordedWrite]:
-        """Iterate over what the step of a place has set, with those inside of it.
+        """Yield the state that a step has set.
 
-        A step inside of one that has ended is skipped: the outer one has recorded what is kept.
+        A step inside one that has ended is skipped: the outer one has recorded what is kept.
         """
         if not place.startswith(f"{self._function}{STEP}") or "/" in _last(place):
             return
@@ -471,7 +458,7 @@ class _Reader:
             yield RecordedWrite(place, key, rank, rests_on.get(key, {}), lambda key=key: give(state)[key])
 
     def _outer(self, place: str) -> Iterator[str]:
-        """Iterate over the places of the steps around one, inside of the function."""
+        """Iterate over the places of the enclosing steps, inside the function."""
         outer = place.rpartition(STEP)[0]
         while len(outer) > len(self._function):
             yield outer
@@ -479,22 +466,17 @@ class _Reader:
 
     def _fields(self, place: str) -> Mapping[str, Kept]:
         """Return the fields of a step's outcome, if it has set state. Only the step itself knows the result's type."""
-        held = self._context.held(self._activation_id).get(place)
-        if held is not None:
-            return fields_of(held.result, StepOutcome)
-        found = self._context.journal.find(place)
+        result = self.held[place].result if place in self.held else None
+        found = self._context.journal.find(place) if result is None else None
         # Results may be long, and most steps set nothing.
-        if found is None or _NAME not in found.require_encoded().text:
-            return {}
-        result = StepRecord.of(found, place).result
+        if found is not None and _NAME in found.require_encoded().text:
+            result = StepRecord.of(found, place).result
         return {} if result is None else fields_of(result, StepOutcome)
 
     def _has_ended(self, place: str) -> bool:
-        if place in self._context.held(self._activation_id):
-            return True
         found = self._context.journal.find(place)
         record = None if found is None else StepRecord.of(found, place)
-        return record is not None and (record.result is not None or bool(record.raised))
+        return place in self.held or (record is not None and (record.result is not None or bool(record.raised)))
 
 
 def _as_rank(recorded: Any) -> Rank:

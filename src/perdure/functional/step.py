@@ -39,7 +39,7 @@ class StepOptions(TypedDict, total=False):
 
 
 class StepWrapper(Generic[R]):
-    """A function that is a step when a functional workflow calls it. Outside of one it is simply called.
+    """A function that is a step when a functional workflow calls it. Outside one it is simply called.
 
     A step is identified by its name and key; without a key, by its arguments, and the ordinal among equal calls.
     """

@@ -156,11 +156,11 @@ class FunctionOptions(TypedDict, total=False):
 class FunctionalWorkflow(Workflow):
     """A workflow that is written as a function, made by `@workflow`.
 
-    Each new message starts a run with a state of its own. The instance stands for the run that was started last, so
-    that `run(responses=...)` answers it; `run(run_id=...)` and `run(checkpoint_id=...)` let it stand for another.
-    Parallel runs need an instance each: `twin()` makes one, and is a factory for a host.
+    Each new message starts a run with its own state. The instance holds the run that was started last, so that
+    `run(responses=...)` answers it; `run(run_id=...)` and `run(checkpoint_id=...)` switch to another. Parallel runs
+    need an instance each: `copy()` makes one, and is a factory for a host.
 
-    Inside of a checkpointed run, `run` makes the function part of that run, unless it names a run of its own: its
+    Inside a checkpointed run, `run` makes the function part of that run, unless it names a run of its own: its
     steps are recorded there, and its questions are requests of that run.
     """
 
@@ -241,12 +241,12 @@ class FunctionalWorkflow(Workflow):
     def run_inside(
         self, message: Any, activation: ActivationPort, options: Mapping[str, Any], kwargs: Mapping[str, Any]
     ) -> Coroutine[Any, Any, Any]:
-        """Call the function as part of the run around it, and return its result."""
+        """Call the function as part of the enclosing run, and return its result."""
         storage = options.get("checkpoint_storage") or self.checkpoint_storage
         if storage is not None and not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "the storage of workflow %r is not used inside of another run, which records its steps; name a run of "
+                "the storage of workflow %r is not used inside another run, which records its steps; name a run of "
                 "its own with run_id=... to use it",
                 self.name,
             )
@@ -284,7 +284,7 @@ class FunctionalWorkflow(Workflow):
             raise ValueError(f"the function of workflow {self.name!r} takes no message: run it without one")
 
     def _leave_run(self, options: Mapping[str, Any]) -> None:
-        """Stop standing for the current run, because a message starts another one."""
+        """Release the current run, because a message starts another one."""
         is_answer = options.get("responses") is not None
         if self.loaded_run is None or names_a_run(options) or is_answer or self._is_busy:
             return
@@ -358,7 +358,7 @@ def _take_own_keywords(options: dict[str, Any], workflow: FunctionalWorkflow) ->
 
 
 def names_a_run(options: Mapping[str, Any]) -> bool:
-    """Return whether a call names a run: then it is a run of its own, even inside of another one."""
+    """Return whether a call names a run: then it is a run of its own, even inside another one."""
     return options.get("run_id") is not None or options.get("checkpoint_id") is not None
 
 
@@ -381,7 +381,7 @@ def _require_nestable(options: Mapping[str, Any], *, name: str) -> None:
     """Raise ValueError for options that need a run of its own."""
     if options.get("responses") is not None:
         raise ValueError(
-            f"questions of workflow {name!r} are requests of the run around it here: answer them there, or name a run "
+            f"questions of workflow {name!r} are requests of the enclosing run: answer them there, or name a run "
             "of its own with run_id=..."
         )
     given = [option for option in _OPTIONS_OF_A_RUN if options.get(option)]
@@ -389,7 +389,7 @@ def _require_nestable(options: Mapping[str, Any], *, name: str) -> None:
         given.append("wait_for_timers")
     if given:
         raise ValueError(
-            f"{', '.join(given)}: workflow {name!r} has no run of its own here, it is part of the run around it; give "
+            f"{', '.join(given)}: workflow {name!r} has no run of its own here, it is part of the enclosing run; give "
             "them to that run, or name one of its own with run_id=..."
         )
 
