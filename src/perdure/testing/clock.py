@@ -6,8 +6,8 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 _GRACE_TURNS = 100
+# Real time, for work in threads.
 _GRACE_SECONDS = 0.01
-"""Real time, for work in threads."""
 
 
 class ManualClock:

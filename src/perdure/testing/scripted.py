@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from perdure.clock import Clock
 
+# Maximum number of updates for a text in a stream.
 PIECES_MAX = 4
-"""Maximum number of updates for a text in a stream."""
 
 
 class ToolCall:

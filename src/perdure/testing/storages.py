@@ -16,12 +16,7 @@ import pytest
 from perdure.checkpoint import WorkflowCheckpoint
 from perdure.errors import WorkflowCheckpointException
 from perdure.events import WorkflowRunState
-from perdure.graph import (
-    Executor,
-    WorkflowContext,
-    handler,
-    response_handler,
-)
+from perdure.graph import Executor, WorkflowContext, handler, response_handler
 from perdure.workflows import WorkflowBuilder
 
 if TYPE_CHECKING:

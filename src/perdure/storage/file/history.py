@@ -109,7 +109,7 @@ class History:
         """Return what the retention removes. A damaged checkpoint stays if it has events: they would be lost."""
         prunable = {entry.checkpoint_id for entry in keep.prunable(self._retention, entries, self._clock.now())}
         for entry in entries:
-            if entry.checkpoint_id not in prunable - {line.record.head}:
+            if entry.checkpoint_id not in prunable or entry.checkpoint_id == line.record.head:
                 continue
             try:
                 file = self._directory.checkpoints.find_entry(entry)

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 from perdure.engine import ActivationRecorder, is_inside_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from pathlib import Path
 
     from perdure.codec import Kept
     from perdure.graph import WorkflowContext
     from perdure.records import JournalRecord
 
+# Windows by the first word of a point's name.
 WINDOWS: Final = {
     "activation": "inside an activation",
     "intent": "between a step's intent and its result",
@@ -38,7 +39,6 @@ WINDOWS: Final = {
     "sleep": "at suspension and wake",
     "inherited": "while recorded work of an earlier process is pending",
 }
-"""Windows by the first word of a point's name."""
 
 
 @dataclass(slots=True)
@@ -149,8 +149,8 @@ class WriteTracker:
             return next((kind for kind in ("commit", "post", "record") if self._kinds[kind]), None)
 
 
+# Writes of this process.
 writes: Final = WriteTracker()
-"""Writes of this process."""
 
 _BEGUN, _RETURNED = "begun", "returned"
 _CHILD, _ATTEMPTS_KEY = "child", "attempts"
@@ -263,7 +263,8 @@ def find_finished(records: Sequence[JournalRecord]) -> dict[str, Finished]:
 
 def mark_recorded(finished: Mapping[str, Finished]) -> None:
     """Mark these effects as done, because their records are written."""
-    _mark_returned(finished)
+    for name in finished:
+        returned(name)
     _log.current = [done for done in _log.current if done.name not in finished]
     for what in dict.fromkeys(finished.values()):
         reach(f"finished and recorded {what}")
@@ -272,24 +273,19 @@ def mark_recorded(finished: Mapping[str, Finished]) -> None:
 def mark_committed() -> None:
     """Mark the effects of the superstep as done. An effect without a context counts only if every handler finished."""
     left = _log.open_executors
-    _mark_returned(done.name for done in _log.current if (done.place not in left if done.place else not left))
+    for done in _log.current:
+        if done.place not in left if done.place else not left:
+            returned(done.name)
     _log.current.clear()
-
-
-def _mark_returned(names: Iterable[str]) -> None:
-    for name in names:
-        returned(name)
 
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """Contents of the effects file."""
+    """Contents of the effects file: `done` must not start again, `repeated` started again after they were done."""
 
     begun: Mapping[str, int]
     done: frozenset[str]
-    """Effects that must not start again."""
     repeated: tuple[str, ...]
-    """Effects that started again after they were done."""
 
     @classmethod
     def read(cls, path: Path) -> Effects:
@@ -331,8 +327,8 @@ class KillTarget:
     after: tuple[KillTarget, ...] = ()
 
 
+# Lets a process run to its end. Some points are passed only when nothing is left to do.
 NO_KILL: Final = KillTarget("")
-"""Lets a process run to its end. Some points are passed only when nothing is left to do."""
 
 
 @dataclass(slots=True)

@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 
 _FLIP: Final = 0x20
 _LEASE_SECONDS: Final = 30.0
+# The table that other tables refer to.
 _FIRST_TABLE: Final = "runs"
-"""The table that other tables refer to."""
-
+# Stored bytes of checkpoints: table, column, key.
 _DAMAGE_TARGETS: Final = (("checkpoints", "header", "checkpoint_id"), ("parts", "data", "hash"))
-"""Stored bytes of checkpoints: table, column, key."""
 
 
 class KillingPostgresDatabase(PostgresDatabase):

@@ -97,7 +97,8 @@ def start_child(work: Callable[[], Awaitable[object]]) -> Child:
     gc.freeze()
     try:
         os.close(reading)
-        _write_result(writes, _run_work(work))
+        with os.fdopen(writes, "w", encoding="utf-8") as file:
+            json.dump(_run_work(work), file)
     finally:
         # Skip the parent's exit handlers and buffered output.
         os._exit(0)
@@ -126,11 +127,6 @@ def _run_work(work: Callable[[], Awaitable[object]]) -> dict[str, object]:
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent tells it
         last = traceback.extract_tb(error.__traceback__)[-1]
         return {"error": f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"}
-
-
-def _write_result(pipe: int, outcome: dict[str, object]) -> None:
-    with open(pipe, "wb") as file:
-        file.write(json.dumps(outcome).encode())
 
 
 class Gate:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from perdure.errors import AlreadyAnsweredError, RunBusyError, RunNotFoundError, WorkflowException
+from perdure.storage.port import is_tenant_store
 from perdure.testing.resume.kill_points import NO_KILL, Chance, Effects, KillPlan, record_into, use_plan, window_of
 from perdure.testing.resume.processes import Gate, run_isolated, start_child
 from perdure.testing.resume.subject import RUN_ID, RunSnapshot, SubjectDriver
@@ -179,7 +180,9 @@ def _damage_function(runner: Runner, source: RunDirectory, chance: Chance) -> Ca
         if found is None:
             return None
         path, offset = found
-        _flip(run_dir.store / path, offset)
+        data = bytearray((run_dir.store / path).read_bytes())
+        data[offset] ^= _FLIP
+        (run_dir.store / path).write_bytes(data)
         return f"byte {offset} of {path} was flipped"
 
     return flip
@@ -204,12 +207,6 @@ def _find_places(runner: Runner, run_dir: RunDirectory) -> list[tuple[Path, int]
 def _middle(data: bytes) -> bytes:
     half = max(len(data) - _SAMPLE_BYTES, 0) // 2
     return data[half : half + _SAMPLE_BYTES]
-
-
-def _flip(path: Path, offset: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[offset] ^= _FLIP
-    path.write_bytes(data)
 
 
 def _find_fault(runner: Runner, run_dir: RunDirectory, expected: RunSnapshot) -> str | None:
@@ -275,22 +272,19 @@ def _fork_twice(runner: Runner, run_dir: RunDirectory, position: int) -> tuple[s
 
 RIVALS = 8
 
+# Ways in which the rivals of a race answer.
 _ANSWER_MODES: Final = ("through the store", "either way", "by running")
-"""Ways in which the rivals of a race answer."""
-
-
+# Final snapshot and effects of a run.
 _End: TypeAlias = "tuple[RunSnapshot, Counter[str]]"
-"""Final snapshot and effects of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Race:
-    """A run that waits for an answer, and its end for each answer that won."""
+    """A run that waits for an answer, the answers of the rivals as text, and its end for each answer that won."""
 
     run_dir: RunDirectory
     request_id: str
     answers: tuple[str, ...]
-    """Answers of the rivals as text."""
     ends: dict[str, _End] = field(default_factory=dict[str, _End])
 
     def end(self, runner: Runner, answer: str) -> _End:
@@ -403,11 +397,7 @@ def _check_outcome(
     if len(won) != 1:
         return f"{len(won)} different answers were accepted: {', '.join(sorted(won))}"
     runner.run_process(run_dir).result()
-    return _compare_end(runner, run_dir, race.end(runner, won.pop()))
-
-
-def _compare_end(runner: Runner, run_dir: RunDirectory, expected: _End) -> str | None:
-    snapshot, counted = expected
+    snapshot, counted = race.end(runner, won.pop())
     difference = runner.snapshot(run_dir).find_difference(snapshot, compares_log=False)
     counted_now = Counter(Effects.read(run_dir.effects).begun)
     if difference is None and counted_now != counted:
@@ -450,15 +440,11 @@ def _start_rival(
     return start_child(compete)
 
 
-_TRANSFER_METHODS = ("tenant", "archive", "close_run", "restore", "remove")
-
-
 def can_move_runs(runner: Runner, run_dir: RunDirectory) -> bool:
     """Return True if this kind of store can export and import runs."""
 
     async def moves(storage: StoreStorage) -> bool:
-        # Check by name, because a wrapper passes on methods that its class does not have.
-        return all(hasattr(storage.store, name) for name in _TRANSFER_METHODS)
+        return is_tenant_store(storage.store)
 
     return runner.with_storage(run_dir, moves).result()
 
@@ -504,15 +490,17 @@ def _import_run(runner: Runner, source: RunDirectory, file: Path) -> RunDirector
     return run_dir
 
 
+# First words of the points at which work is done but not committed.
 _INSIDE_SUPERSTEP = ("finished", "record", "step", "intent", "activation")
-"""First words of the points at which work is done but not committed."""
 
 
 def check_recoveries(
     runner: Runner, expected: Baseline, chance: Chance, *, rounds: int, others: Sequence[Runner] = ()
 ) -> None:
     """Kill a run at random points, and recover it in place, in two copies, and in another kind of store."""
-    killed, destinations = 0, _find_destinations(runner, expected, others) if rounds else []
+    killed, destinations = 0, list["Runner"]()
+    if rounds and can_move_runs(runner, expected.run_dir):
+        destinations = [other for other in others if can_move_runs(other, other.new_directory())]
     for number in range(rounds):
         target, run_dir = _choose_point(expected, chance, number), runner.new_directory()
         killed += runner.run_process(run_dir, KillPlan(target, 1 + chance.below(expected.points[target]))).was_killed
@@ -531,13 +519,6 @@ def _choose_point(expected: Baseline, chance: Chance, number: int) -> str:
     points = sorted(expected.points)
     inside = [name for name in points if name.partition(" ")[0] in _INSIDE_SUPERSTEP]
     return chance.one_of(inside if inside and number % 2 == 0 else points)
-
-
-def _find_destinations(runner: Runner, expected: Baseline, others: Sequence[Runner]) -> list[Runner]:
-    """Return the other kinds of store that runs can move to. Empty if this kind can't export."""
-    if not can_move_runs(runner, expected.run_dir):
-        return []
-    return [other for other in others if can_move_runs(other, other.new_directory())]
 
 
 def _compare_recoveries(runner: Runner, expected: Baseline, places: list[RunDirectory]) -> str | None:
