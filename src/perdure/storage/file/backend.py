@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from perdure.storage.group_commit import Pending
     from perdure.storage.port import Durability
 
+_CACHED_TENANTS_MAX = 64
 _NUMBERS_PER_CHECK = 100
 _BLOBS_MIN = 200
 
@@ -116,6 +117,8 @@ class FileBackend:
                 create=creates,
             )
         if backend._files.exists:
+            if len(self._tenants) > _CACHED_TENANTS_MAX:
+                self._tenants.clear()
             self._tenants[tenant] = backend
         return backend
 

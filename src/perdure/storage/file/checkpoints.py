@@ -46,6 +46,7 @@ _SUFFIX = ".json"
 # The size of a blob that can be in a checkpoint's file, or share a file with others.
 _SMALL_SIZE_MAX = 4096
 _SHARED_FILE_BLOBS_MAX = 64
+_FLUSHED_NAMES_MAX = 100_000
 # The total size of new blobs in one checkpoint's file.
 _NEW_INLINE_SIZE_MAX = 16 * 1024
 # The total size of unchanged blobs that are written again with each checkpoint's file. More of them get files, once.
@@ -458,6 +459,8 @@ class Blobs:
         # Blobs that were written together share a file.
         files = {inode: self._path(blob_hash) for blob_hash, inode in inodes.items()}
         self._disk.flush(*files.values())
+        if len(self._flushed) > _FLUSHED_NAMES_MAX:
+            self._flushed.clear()
         self._flushed.update(inodes)
 
     def _path(self, blob_hash: str) -> Path:
