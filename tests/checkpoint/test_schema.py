@@ -32,7 +32,7 @@ from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypeAliasType
 
 from perdure.checkpoint import check_against, coerce
-from perdure.checkpoint.answers import schema_of
+from perdure.checkpoint.commands import schema_of
 from perdure.types import is_instance_of
 
 T = TypeVar("T")

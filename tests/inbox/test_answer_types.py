@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, RootModel
 
 from perdure.checkpoint import check_against, coerce
-from perdure.checkpoint.answers import schema_of
+from perdure.checkpoint.commands import schema_of
 from perdure.codec import Codec, Trust, plain_data
 from perdure.types import is_instance_of
 

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from perdure import Content, Message
 from perdure.checkpoint import check_against, coerce
-from perdure.checkpoint.answers import schema_of
+from perdure.checkpoint.commands import schema_of
 
 CALL = Content.from_function_call("1", "pay", arguments={"amount": 3})
 WHOLE = Message(

@@ -1,6 +1,5 @@
 """A run as a manifest of blobs: checkpoints, journal records, commands and events as bytes."""
 
-from perdure.checkpoint.answers import check_against, coerce
 from perdure.checkpoint.archive import (
     PRODUCT,
     DamagedExportError,
@@ -20,14 +19,31 @@ from perdure.checkpoint.commands import (
     answer_command,
     answer_id,
     cancel_command,
+    check_against,
+    coerce,
     is_same_answer,
     message_command,
     read_command,
     shown,
 )
-from perdure.checkpoint.compatibility import CompatibilityReport, compare
 from perdure.checkpoint.events import EventReader, event_batch
-from perdure.checkpoint.journal import JournalReader, activation_record, events_record, snapshot_record, stored_of
+from perdure.checkpoint.journal import (
+    AskedRecord,
+    AttemptsRecord,
+    InterruptedStep,
+    JournalReader,
+    RaisedRecord,
+    StepDecision,
+    StepRecord,
+    activation_record,
+    call_digest,
+    events_record,
+    fields_of,
+    plain_record,
+    snapshot_record,
+    stored_of,
+    value_digest,
+)
 from perdure.checkpoint.manifest import (
     Reader,
     Written,
@@ -40,7 +56,6 @@ from perdure.checkpoint.manifest import (
     origin_of,
     trace_of,
 )
-from perdure.checkpoint.migration import migrate
 from perdure.checkpoint.record import (
     EXECUTOR_STATE_KEY,
     SAVED_FIELDS_PATH,
@@ -52,22 +67,7 @@ from perdure.checkpoint.record import (
     request_event,
     saved_fields,
 )
-from perdure.checkpoint.steps import (
-    AskedRecord,
-    AttemptsRecord,
-    InterruptedStep,
-    RaisedRecord,
-    StepDecision,
-    StepRecord,
-    arguments_digest,
-    call_digest,
-    counts_in,
-    counts_record,
-    fields_of,
-    moment_in,
-    moment_record,
-    value_digest,
-)
+from perdure.checkpoint.upgrades import CompatibilityReport, compare, migrate
 from perdure.checkpoint.writer import Author, Writer
 
 __all__ = [
@@ -102,15 +102,12 @@ __all__ = [
     "activation_record",
     "answer_command",
     "answer_id",
-    "arguments_digest",
     "call_digest",
     "cancel_command",
     "check_against",
     "closing_note",
     "coerce",
     "compare",
-    "counts_in",
-    "counts_record",
     "entries_of",
     "event_batch",
     "events_record",
@@ -123,11 +120,10 @@ __all__ = [
     "lines_of",
     "message_command",
     "migrate",
-    "moment_in",
-    "moment_record",
     "naming",
     "only",
     "origin_of",
+    "plain_record",
     "read_archive",
     "read_command",
     "request_event",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import unquote
 
-from perdure.checkpoint.answers import schema_of
+from perdure.checkpoint.commands import schema_of
 from perdure.codec import (
     INLINE_LENGTH_MAX,
     Encoded,

@@ -1,6 +1,19 @@
 """Values as bytes and back, restricted to types that the program trusts."""
 
-from perdure.codec.codec import DEFAULT_SIZE_LIMITS, NO_SIZE_LIMITS, Codec, SizeLimits, plain_data
+from perdure.codec.codec import (
+    DEFAULT_SIZE_LIMITS,
+    NO_SIZE_LIMITS,
+    Codec,
+    CodedValues,
+    Held,
+    Kept,
+    LiveValues,
+    SizeLimits,
+    Values,
+    as_kept,
+    decode,
+    plain_data,
+)
 from perdure.codec.encoded import (
     INLINE_LENGTH_MAX,
     Encoded,
@@ -14,7 +27,6 @@ from perdure.codec.encoded import (
 from perdure.codec.errors import DamagedPartError
 from perdure.codec.objects import DataclassKind
 from perdure.codec.trust import Trust, reachable, register_form, register_type, stored_name
-from perdure.codec.values import CodedValues, Held, Kept, LiveValues, Values, as_kept, decode
 
 __all__ = [
     "DEFAULT_SIZE_LIMITS",

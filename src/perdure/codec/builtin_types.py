@@ -26,10 +26,10 @@ from perdure.codec.errors import (
     key_step,
     keys_step,
 )
-from perdure.codec.memo import Leaf, type_of
 from perdure.codec.reader import Node, Read, Reader, Tag
 from perdure.codec.writer import (
     LEAF_LENGTH_MIN,
+    Leaf,
     Run,
     Write,
     Writer,
@@ -37,13 +37,14 @@ from perdure.codec.writer import (
     tagged_sequence,
     text_leaf,
     to_bytes,
+    type_of,
 )
 from perdure.records import Blob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from perdure.codec.memo import Memo
+    from perdure.codec.writer import Memo
 
 RAW_LENGTH_MAX = 1024
 """Longer bytes become a blob of their own."""

@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args
 from perdure.codec.builtin_types import read_bytes, write_bytes
 from perdure.codec.encoded import require
 from perdure.codec.errors import Misfit, Refusal, Untrusted, argument_step, attribute_step, unfit, untrusted
-from perdure.codec.memo import keeps_all_in_dict, never_copy, type_of
 from perdure.codec.reader import Node, Read, Reader, Tag
 from perdure.codec.trust import is_enum, is_model, is_named_tuple, registration, stored_name
-from perdure.codec.writer import Write, Writer, quote
+from perdure.codec.writer import Write, Writer, keeps_all_in_dict, never_copy, quote, type_of
 from perdure.log import Log
 from perdure.stored_names import find_pinned
 from perdure.typenames import describe, is_plain_generic, type_name

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 from perdure.codec.encoded import reference, require, verified
 from perdure.codec.errors import DamagedPartError, Fault, Untrusted, spelled
-from perdure.codec.memo import Chunk, Leaf, Uncopyable, copied, type_of
+from perdure.codec.writer import Chunk, Leaf, Uncopyable, copied, type_of
 from perdure.records import Blob
 
 if TYPE_CHECKING:

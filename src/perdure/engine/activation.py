@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from perdure.checkpoint import counts_in, counts_record, value_digest
+from perdure.checkpoint import plain_record, value_digest
 from perdure.clock import moment_of
-from perdure.codec import Kept, as_kept
+from perdure.codec import Kept, as_kept, document
 from perdure.engine.commit import FRAMEWORK, encode_data, pending_event, request_opened, warning_event
 from perdure.engine.questions import Question, Questions, Requests, require_approved
 from perdure.engine.state import StateView
@@ -401,7 +401,7 @@ class ActivationRecorder:
         if self.activation.delivery.activation_id is None:
             return {}
         found = self.context.journal.find(f"{self.activation_id}/told")
-        return {} if found is None else counts_in(found)
+        return {} if found is None else plain_record(found, dict)
 
     def _pending(self, event: WorkflowEvent[Any]) -> PendingEvent:
         pending = pending_event(event, self.context.values)
@@ -702,5 +702,5 @@ class ActivationRecorder:
         if before or own:
             key = f"{self.activation_id}/told"
             counts = {name: max(own[name], before.get(name, 0)) for name in {*own, *before}}
-            found[key] = Kept(path=f"record {key!r}", encoded=counts_record(counts))
+            found[key] = Kept(path=f"record {key!r}", encoded=document(dict(counts)))
         return found

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 from weakref import WeakKeyDictionary
 
-from perdure.checkpoint import StepRecord, arguments_digest, call_digest
+from perdure.checkpoint import StepRecord, call_digest
 from perdure.clock import seconds_of
 from perdure.engine.journal import STEP
 from perdure.engine.tasks import current_task, without_partial
@@ -70,7 +70,7 @@ class StepIdentities:
         """
         stem = f"{scope.place}{STEP}{quote(call.name, safe='')}"
         keeps = self._context.keeps_records
-        digest = arguments_digest(call.fn, call.args, self._context.values) if keeps else None
+        digest = call_digest(call.fn, call.args, (), self._context.values) if keeps else None
         mismatch = None
         if call.key is not None:
             place = f"{stem}@{quote(call.key, safe='')}"

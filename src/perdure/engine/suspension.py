@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Never, Protocol, runtime_checkable
 from weakref import WeakSet
 
-from perdure.checkpoint import moment_in, moment_record
+from perdure.checkpoint import plain_record
 from perdure.clock import moment_of, now, seconds_until
+from perdure.codec import document
 from perdure.graph import require_no_exit
 
 if TYPE_CHECKING:
@@ -212,8 +213,8 @@ def begin_sleep(steps: Steps, until: datetime | timedelta | float) -> Coroutine[
     key = steps.identities.key_of_sleep(until, scope, is_own=is_own)
     found = context.journal.find(key)
     if found is None:
-        context.journal.note(key, lambda: moment_record(due))
-    return _sleep(steps, due if found is None else moment_in(found))
+        context.journal.note(key, lambda: document(due))
+    return _sleep(steps, due if found is None else plain_record(found, str))
 
 
 async def _sleep(steps: Steps, due: Moment) -> None:
