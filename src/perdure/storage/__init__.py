@@ -16,7 +16,7 @@ from perdure.storage.port import (
     reads_at_once,
 )
 from perdure.storage.postgres import PostgresStore
-from perdure.storage.requests import PendingRequest, RequestQueue, is_plain
+from perdure.storage.requests import PendingRequest, RequestQueue
 from perdure.storage.rules import RUN_ID_LENGTH_MAX, require_run_id
 from perdure.storage.sizes import PartSize, SizeReport
 from perdure.storage.sql.database import Sync
@@ -63,7 +63,6 @@ __all__ = [
     "committed_events",
     "given_storage",
     "is_host_store",
-    "is_plain",
     "open_storage",
     "reads_at_once",
     "require_run_id",

@@ -314,21 +314,21 @@ def _require_fitting(request_id: str, request: _Open, answer: object, seen: str 
     if seen is not None and seen != expected:
         raise ApprovalMismatchError(request_id, approved=seen, now=expected or "something that was not named")
     schema = request.document.get("schema")
-    reason = check_against(schema, answer) if schema is not None and is_plain(answer) else None
+    reason = check_against(schema, answer) if schema is not None and _is_plain(answer) else None
     if reason is not None:
         got = f"{shown(answer)}, which does not fit: {reason}"
         raise AnswerTypeError(request_id, expected=with_article(request.response_type), got=got)
 
 
-def is_plain(value: object) -> bool:
+def _is_plain(value: object) -> bool:
     """Return whether a value is plain JSON data."""
     match value:
         case None | bool() | int() | float() | str():
             return type(value) in {type(None), bool, int, float, str}
         case list():
-            return all(map(is_plain, cast("list[object]", value)))
+            return all(map(_is_plain, cast("list[object]", value)))
         case dict():
             items = cast("dict[object, object]", value).items()
-            return all(type(key) is str and is_plain(item) for key, item in items)
+            return all(type(key) is str and _is_plain(item) for key, item in items)
         case _:
             return False

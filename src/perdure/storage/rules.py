@@ -227,18 +227,6 @@ def archive_record(state: RunState) -> RunRecord:
     return replace(state.record, owner=None, halt=None, attempts=0)
 
 
-def is_due(record: RunRecord, *, commands: int, at: str) -> bool:
-    """Return whether a run without an owner can go on: its head leaves work, a timer is due, or a command waits."""
-    if not may_wake(record):
-        return False
-    return record.status == "running" or commands > 0 or (record.wake_at is not None and record.wake_at <= at)
-
-
-def may_wake(record: RunRecord) -> bool:
-    """Return whether a run goes on by itself. One that is halted or cancelled goes on only when asked."""
-    return record.halt is None and record.status != "cancelled"
-
-
 def is_held(state: RunState | None, lease: Lease) -> bool:
     """Return whether the lease still holds."""
     return state is not None and state.token == lease.token and state.record.owner is not None

@@ -26,25 +26,9 @@ class Closable(Protocol):
 
 
 R = TypeVar("R", bound=Closable)
-R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 _Jobs: TypeAlias = "queue.SimpleQueue[tuple[Future[Any], Callable[[R], Any]] | None]"
-
-
-class JobRunner(Protocol[R_co]):
-    """Run jobs on a resource."""
-
-    is_inline: bool
-    """A job is done when `submit` returns."""
-
-    def submit(self, work: Callable[[R_co], T], *, ordered: bool = False) -> Future[T]:
-        """Queue a job. Ordered jobs run one after the other, in the order of submission."""
-        ...
-
-    async def close(self) -> None:
-        """Finish the jobs submitted so far and close the resource. A further job opens it again."""
-        ...
 
 
 class InlineWorker(Generic[R]):
@@ -99,7 +83,7 @@ class Worker(Generic[R]):
         _workers.add(self)
 
     def submit(self, work: Callable[[R], T], *, ordered: bool = False) -> Future[T]:
-        """Queue a job. Start the threads if they do not run."""
+        """Queue a job. Ordered jobs run one after the other, in the order of submission."""
         job: Future[T] = Future()
         with _lock:
             crew = self._crew
@@ -111,7 +95,7 @@ class Worker(Generic[R]):
         return job
 
     async def close(self) -> None:
-        """Finish the jobs submitted so far and close the resource."""
+        """Finish the jobs submitted so far and close the resource. A further job opens it again."""
         with _lock:
             crew, self._crew = self._crew, None
         if crew:
@@ -130,6 +114,10 @@ class Worker(Generic[R]):
         if self._crew:
             abandoned.append(self._crew)
             self._crew = None
+
+
+JobRunner: TypeAlias = Worker[R] | InlineWorker[R]
+"""Runs jobs on a resource. If it is inline, a job is done when `submit` returns."""
 
 
 class _Crew(Generic[R]):

@@ -275,9 +275,29 @@ class PostgresDatabase:
                         self.target.silent_seconds,
                     )
 
-    def errors(self) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def errors(self) -> Generator[None]:
         """Turn errors of psycopg into perdure's, which name the database."""
-        return _convert_errors(self.target)
+        try:
+            yield
+        except psycopg.Error as error:
+            reason = self.target.describe(error)
+            if error.sqlstate in _CONFLICTS:
+                raise ConflictError(
+                    f"the database {self.target.place!r} has too many writers at once: {reason}; try again later"
+                ) from error
+            if error.sqlstate == _LOCKED:
+                raise ConnectionLostError(
+                    f"somebody holds a lock in the database {self.target.place!r} for longer than others wait for it: "
+                    f"{reason}; find the session in pg_stat_activity and try again"
+                ) from error
+            if _is_lost(error):
+                raise ConnectionLostError(
+                    f"the database {self.target.place!r} can't be reached: {reason}; check the server and try again"
+                ) from error
+            raise WorkflowCheckpointException(
+                f"the database {self.target.place!r} can't be used: {reason}; check it and try again"
+            ) from error
 
     def close(self) -> None:
         """Close all connections."""
@@ -299,30 +319,6 @@ def _as_argument(key: str, value: object) -> object:
     if key in _LISTS:
         return [escape_text(each) for each in json.loads(value)]
     return escape_text(value)
-
-
-@contextlib.contextmanager
-def _convert_errors(target: Target) -> Generator[None]:
-    try:
-        yield
-    except psycopg.Error as error:
-        reason = target.describe(error)
-        if error.sqlstate in _CONFLICTS:
-            raise ConflictError(
-                f"the database {target.place!r} has too many writers at once: {reason}; try again later"
-            ) from error
-        if error.sqlstate == _LOCKED:
-            raise ConnectionLostError(
-                f"somebody holds a lock in the database {target.place!r} for longer than others wait for it: {reason}; "
-                "find the session in pg_stat_activity and try again"
-            ) from error
-        if _is_lost(error):
-            raise ConnectionLostError(
-                f"the database {target.place!r} can't be reached: {reason}; check the server and try again"
-            ) from error
-        raise WorkflowCheckpointException(
-            f"the database {target.place!r} can't be used: {reason}; check it and try again"
-        ) from error
 
 
 def _is_lost(error: psycopg.Error) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import math
 import os
 import re
 import threading
@@ -17,6 +16,7 @@ import psycopg
 from psycopg import conninfo, pq, sql
 
 from perdure.errors import WorkflowCheckpointException
+from perdure.storage.owners import require_lease
 from perdure.storage.sql.database import migrations
 from perdure.storage.worker import abandoned
 
@@ -64,10 +64,8 @@ class Target:
                 "the connection string can't be read; give one like 'postgresql://user:password@host:5432/database', "
                 "with special characters in user or password percent-encoded"
             ) from None
-        if not 0 < lease_seconds < math.inf:
-            raise ValueError(f"lease_seconds={lease_seconds!r} is no lease; give a number of seconds larger than zero")
         _require_schema(schema)
-        return cls(schema, _place(_resolve(given), schema), lease_seconds, {**_OPTIONS, **given})
+        return cls(schema, _place(_resolve(given), schema), require_lease(lease_seconds), {**_OPTIONS, **given})
 
     @property
     def silent_seconds(self) -> float:
@@ -203,7 +201,7 @@ _APPLICATION = "perdure"
 def migrate(connection: Connection, target: Target) -> None:
     """Migrate the schema. Any number of processes may do so at once. Raises WorkflowCheckpointException."""
     _require_usable(connection, target)
-    if _version(connection, target) == len(_migrations()):
+    if _version(connection, target) == len(migrations("postgres")):
         return
     with connection.transaction():
         # One process migrates. The others wait and find nothing left to do.
@@ -213,13 +211,9 @@ def migrate(connection: Connection, target: Target) -> None:
         version = _version(connection, target)
         if version == 0:
             _create_version_table(connection, target)
-        for script in _migrations()[version:]:
+        for script in migrations("postgres")[version:]:
             connection.execute(script.encode())
-        connection.execute("UPDATE schema_version SET version = %s", [len(_migrations())])
-
-
-def _migrations() -> Sequence[str]:
-    return migrations("postgres")
+        connection.execute("UPDATE schema_version SET version = %s", [len(migrations("postgres"))])
 
 
 def _require_usable(connection: Connection, target: Target) -> None:
@@ -255,11 +249,10 @@ def _version(connection: Connection, target: Target) -> int:
     row = connection.execute("SELECT application, version FROM schema_version").fetchone()
     if row is None or row["application"] != _APPLICATION:
         raise _foreign(target, _VERSION_TABLE)
-    version = int(row["version"])
-    if version > len(_migrations()):
+    version, known = int(row["version"]), len(migrations("postgres"))
+    if version > known:
         raise WorkflowCheckpointException(
-            f"{target.place!r} has schema version {version}, this perdure knows {len(_migrations())}; "
-            "upgrade perdure to open it"
+            f"{target.place!r} has schema version {version}, this perdure knows {known}; upgrade perdure to open it"
         )
     return version
 

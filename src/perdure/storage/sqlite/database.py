@@ -243,13 +243,13 @@ def _require_sound(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    known = len(_migrations())
+    known = len(migrations("sqlite"))
     if _version(connection, path) == known:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
         # Read the version again: another process may have been faster.
-        for script in _migrations()[_version(connection, path) :]:
+        for script in migrations("sqlite")[_version(connection, path) :]:
             for statement in split(script):
                 connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID:d}")
@@ -259,10 +259,6 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-
-
-def _migrations() -> Sequence[str]:
-    return migrations("sqlite")
 
 
 def split(script: str) -> Iterator[str]:
@@ -277,10 +273,10 @@ def split(script: str) -> Iterator[str]:
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
-    version = _pragma(connection, "PRAGMA user_version")
-    if version > len(_migrations()):
+    version, known = _pragma(connection, "PRAGMA user_version"), len(migrations("sqlite"))
+    if version > known:
         raise WorkflowCheckpointException(
-            f"the database {str(path)!r} has schema version {version}, this perdure knows {len(_migrations())}; "
+            f"the database {str(path)!r} has schema version {version}, this perdure knows {known}; "
             "upgrade perdure to open it"
         )
     return version
