@@ -21,29 +21,13 @@ if TYPE_CHECKING:
     from perdure.kernel import PendingEvent, Request
     from perdure.records import EventBatch
 
-_OF_THE_ENGINE = frozenset(
-    {
-        "started",
-        "status",
-        "failed",
-        "superstep_started",
-        "superstep_completed",
-        "checkpoint",
-        "executor_invoked",
-        "executor_completed",
-        "executor_failed",
-        "executor_bypassed",
-        "executor_suspended",
-        "output",
-        "intermediate",
-        "answered",
-        "received",
-        "woken",
-        "cancelled",
-        "undelivered",
-        "sub_workflow",
-        "warning",
-    }
+_OF_THE_ENGINE: frozenset[str] = frozenset(
+    (
+        *("started", "status", "failed", "superstep_started", "superstep_completed", "checkpoint"),
+        *("executor_invoked", "executor_completed", "executor_failed", "executor_bypassed", "executor_suspended"),
+        *("output", "intermediate", "answered", "received", "woken", "cancelled", "undelivered"),
+        *("sub_workflow", "warning"),
+    )
 )
 
 

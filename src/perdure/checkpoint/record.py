@@ -210,23 +210,13 @@ def _message(delivery: Delivery, values: Values) -> WorkflowMessage:
     )
 
 
+_EVENT_FIELDS = ("type", "data", "origin", "state", "details", "executor_id", "iteration", "path")
+_REQUEST_FIELDS = ("request_id", "source_executor_id", "request_type", "response_type")
+
+
 def _event_fields(event: WorkflowEvent[Any]) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "type": event.type,
-        "data": event.data,
-        "origin": event.origin,
-        "state": event.state,
-        "details": event.details,
-        "executor_id": event.executor_id,
-        "iteration": event.iteration,
-        "path": event.path,
-    }
-    if event.type == "request_info":
-        fields["request_id"] = event.request_id
-        fields["source_executor_id"] = event.source_executor_id
-        fields["request_type"] = event.request_type
-        fields["response_type"] = event.response_type
-    return {name: value for name, value in fields.items() if value is not None}
+    names = (*_EVENT_FIELDS, *_REQUEST_FIELDS) if event.type == "request_info" else _EVENT_FIELDS
+    return {name: value for name in names if (value := getattr(event, name)) is not None}
 
 
 def _event(fields: dict[str, Any]) -> WorkflowEvent[Any]:

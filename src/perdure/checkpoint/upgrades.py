@@ -14,7 +14,7 @@ from perdure.typenames import describe, type_of
 from perdure.types import is_instance_of, is_type_compatible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from perdure.codec import Values
     from perdure.graph import Executor, Graph, Migration, Route, Upgrade
@@ -235,7 +235,7 @@ def compare(
         retyped=tuple(_retyped(stored.get("interfaces", {}), graph.document["interfaces"], names)),
         edges_added=tuple(sorted(new_edges - old_edges)) if then else (),
         edges_removed=tuple(sorted(old_edges - new_edges)),
-        affected=tuple(_affected(graph, snapshot, values, accepts, "")),
+        affected=tuple(_Check(graph, values, accepts).affected(snapshot)),
     )
 
 
@@ -263,105 +263,90 @@ def _listed(types: Any) -> str:
     return "[" + ", ".join(map(str, types or ())) + "]"
 
 
-def _affected(
-    graph: Graph, snapshot: Snapshot, values: Values, accepts: Callable[[Executor, Any], bool], path: str
-) -> Iterator[Affected]:
-    yield from _affected_here(graph, snapshot, values, accepts, path)
-    for executor_id, child in snapshot.children.items():
-        inner = graph.children.get(executor_id)
-        if inner is not None:
-            yield from _affected(inner, child, values, accepts, f"{path}{executor_id}/")
-        elif child.executors or child.requests or child.state or child.suspended or child.delayed or child.fan_in:
-            yield Affected(f"the sub-workflow '{path}{executor_id}'", "it is gone")
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """Looks for stored things of one workflow that its present graph can't use."""
 
+    graph: Graph
+    values: Values
+    accepts: Callable[[Executor, Any], bool]
+    path: str = ""
 
-def _affected_here(
-    graph: Graph, snapshot: Snapshot, values: Values, accepts: Callable[[Executor, Any], bool], path: str
-) -> Iterator[Affected]:
-    yield from _affected_states(graph, snapshot, path)
-    waiting = [("a message for executor", each) for each in snapshot.deliveries]
-    waiting += [("a suspended activation of executor", each.delivery) for each in snapshot.suspended]
-    for what, delivery in waiting:
-        why = _delivery_fault(graph, delivery, values, accepts)
-        if why is not None:
-            yield Affected(f"{what} '{path}{delivery.target_id}'", why)
-    for request in snapshot.requests.values():
-        why = _request_fault(graph, request, values)
-        if why is not None:
-            yield Affected(f"request {request.id!r} of executor '{path}{request.executor_id}'", why)
-    for delayed in snapshot.delayed:
-        why = _delayed_fault(graph, delayed, values, accepts)
-        if why is not None:
-            yield Affected(f"a delayed message of executor '{path}{delayed.source_id}'", why)
-    for group_id, buffer in snapshot.fan_in.items():
-        group = graph.fan_ins.get(group_id)
-        if group is None or not buffer.keys() <= set(group.source_executor_ids):
-            sources = ", ".join(buffer)
-            yield Affected(
-                f"messages of {sources} that a fan-in has gathered", "the fan-in is gone or has other sources"
-            )
+    def affected(self, snapshot: Snapshot) -> Iterator[Affected]:
+        """Yield what the graph, or one of its sub-workflows, can't use."""
+        for what, why in self._faults(snapshot):
+            if why is not None:
+                yield Affected(what, why)
+        for executor_id, child in snapshot.children.items():
+            inner = self.graph.children.get(executor_id)
+            if inner is not None:
+                yield from replace(self, graph=inner, path=f"{self.path}{executor_id}/").affected(child)
+            elif child.executors or child.requests or child.state or child.suspended or child.delayed or child.fan_in:
+                yield Affected(f"the sub-workflow '{self.path}{executor_id}'", "it is gone")
 
+    def _faults(self, snapshot: Snapshot) -> Iterator[tuple[str, str | None]]:
+        """Yield everything that is stored, with the reason why the graph can't use it, if there is one."""
+        path, graph = self.path, self.graph
+        owners = dict.fromkeys(private_owner(scope) for scope, _ in snapshot.state)
+        owned = [("state", each) for each in snapshot.executors]
+        owned += [("private state", each) for each in owners if each is not None]
+        for what, executor_id in owned:
+            is_gone = executor_id not in graph.executors
+            yield f"the {what} of executor '{path}{executor_id}'", "the executor is gone" if is_gone else None
+        for each in snapshot.deliveries:
+            yield f"a message for executor '{path}{each.target_id}'", self._delivery_fault(each)
+        for each in snapshot.suspended:
+            name = f"a suspended activation of executor '{path}{each.delivery.target_id}'"
+            yield name, self._delivery_fault(each.delivery)
+        for each in snapshot.requests.values():
+            yield f"request {each.id!r} of executor '{path}{each.executor_id}'", self._request_fault(each)
+        for each in snapshot.delayed:
+            yield f"a delayed message of executor '{path}{each.source_id}'", self._delayed_fault(each)
+        for group_id, buffer in snapshot.fan_in.items():
+            yield f"messages of {', '.join(buffer)} that a fan-in has gathered", self._fan_in_fault(group_id, buffer)
 
-def _affected_states(graph: Graph, snapshot: Snapshot, path: str) -> Iterator[Affected]:
-    private = dict.fromkeys(private_owner(scope) for scope, _ in snapshot.state)
-    owned = [("state", executor_id) for executor_id in snapshot.executors]
-    owned.extend(("private state", executor_id) for executor_id in private if executor_id is not None)
-    for what, executor_id in owned:
-        if executor_id not in graph.executors:
-            yield Affected(f"the {what} of executor '{path}{executor_id}'", "the executor is gone")
+    def _fan_in_fault(self, group_id: str, sources: Iterable[str]) -> str | None:
+        group = self.graph.fan_ins.get(group_id)
+        is_usable = group is not None and set(sources) <= set(group.source_executor_ids)
+        return None if is_usable else "the fan-in is gone or has other sources"
 
+    def _delivery_fault(self, delivery: Delivery) -> str | None:
+        executor = self.graph.executors.get(delivery.target_id)
+        if executor is None:
+            return "the executor is gone"
+        if delivery.woken_at is not None:
+            return None if executor.child_graph() is not None else "it is no sub-workflow any more"
+        if delivery.answers is not None:
+            return self._request_fault(delivery.answers)
+        try:
+            given = [self.values.give(value) for value in delivery.values]
+        except (UntrustedTypeError, IncompatibleTypeError) as error:
+            return str(error)
+        message = given if delivery.is_gathered else given[0]
+        return None if self.accepts(executor, message) else f"it has no handler for a {type_of(message)}"
 
-def _delivery_fault(
-    graph: Graph, delivery: Delivery, values: Values, accepts: Callable[[Executor, Any], bool]
-) -> str | None:
-    executor = graph.executors.get(delivery.target_id)
-    if executor is None:
-        return "the executor is gone"
-    if delivery.woken_at is not None:
-        return None if executor.child_graph() is not None else "it is no sub-workflow any more"
-    if delivery.answers is not None:
-        return _request_fault(graph, delivery.answers, values)
-    try:
-        given = [values.give(value) for value in delivery.values]
-    except (UntrustedTypeError, IncompatibleTypeError) as error:
-        return str(error)
-    message = given if delivery.is_gathered else given[0]
-    if accepts(executor, message):
-        return None
-    return f"it has no handler for a {type_of(message)}"
+    def _delayed_fault(self, delayed: Delayed) -> str | None:
+        for target_id in delayed.targets:
+            fault = self._delivery_fault(Delivery(target_id, (), (delayed.data,), delayed.send))
+            if fault is not None:
+                return f"executor {target_id!r}: {fault}"
+        faults = (self._fan_in_fault(group_id, [delayed.source_id]) for group_id in delayed.fan_ins)
+        return next((fault for fault in faults if fault is not None), None)
 
-
-def _delayed_fault(
-    graph: Graph, delayed: Delayed, values: Values, accepts: Callable[[Executor, Any], bool]
-) -> str | None:
-    for target_id in delayed.targets:
-        fault = _delivery_fault(graph, Delivery(target_id, (), (delayed.data,), delayed.send), values, accepts)
-        if fault is not None:
-            return f"executor {target_id!r}: {fault}"
-    for group_id in delayed.fan_ins:
-        group = graph.fan_ins.get(group_id)
-        if group is None or delayed.source_id not in group.source_executor_ids:
-            return "the fan-in that it goes to is gone or has other sources"
-    return None
-
-
-def _request_fault(graph: Graph, request: Request, values: Values) -> str | None:
-    executor = graph.executors.get(request.executor_id)
-    if executor is None:
-        return "the executor is gone"
-    try:
-        data = values.give(request.data)
-    except (UntrustedTypeError, IncompatibleTypeError) as error:
-        return str(error)
-    if request.resumes is not None:
-        return None  # the handler that asked continues with the answer
-    if executor.child_graph() is not None or any(_may_take(route, data, request) for route in _answers(executor)):
-        return None
-    return f"it has no response handler for a {describe(request.response_type)} to a {type_of(data)}"
-
-
-def _answers(executor: Executor) -> tuple[Route, ...]:
-    return wiring(executor).dispatch.answers
+    def _request_fault(self, request: Request) -> str | None:
+        executor = self.graph.executors.get(request.executor_id)
+        if executor is None:
+            return "the executor is gone"
+        try:
+            data = self.values.give(request.data)
+        except (UntrustedTypeError, IncompatibleTypeError) as error:
+            return str(error)
+        # A handler that asked continues with the answer.
+        if request.resumes is not None or executor.child_graph() is not None:
+            return None
+        if any(_may_take(route, data, request) for route in wiring(executor).dispatch.answers):
+            return None
+        return f"it has no response handler for a {describe(request.response_type)} to a {type_of(data)}"
 
 
 def _may_take(route: Route, data: object, request: Request) -> bool:
