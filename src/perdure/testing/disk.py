@@ -19,14 +19,14 @@ import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from typing_extensions import override
 
 from perdure.storage import Disk, Stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator
 
     from perdure.storage import Durability
 
@@ -60,20 +60,10 @@ class _File:
     modified: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class _Directory:
-    names: dict[str, _Node] = field(default_factory=dict[str, "_Node"])
-    synced: dict[str, _Node] = field(default_factory=dict[str, "_Node"])
-
-
-_Node: TypeAlias = _File | _Directory
-
-
-@dataclass(slots=True, eq=False)
-class _Naming:
-    """The names that one operation changed; None if a name was removed. They reach the disk together."""
-
-    nodes: dict[tuple[_Directory, str], _Node | None]
+_Node: TypeAlias = "_File | Literal['directory']"
+_Names: TypeAlias = "dict[Path, _Node]"
+# The names that one operation changed; None if a name was removed. They reach the disk together.
+_Naming: TypeAlias = "dict[Path, _Node | None]"
 
 
 class SimulatedDisk(Disk):
@@ -85,8 +75,9 @@ class SimulatedDisk(Disk):
 
     def __init__(self, *, before_change: Callable[[], None] | None = None, durability: Durability = "commit") -> None:
         super().__init__(durability=durability)
-        self._before_change = before_change or _nothing
-        self._root = _Directory()
+        self._before_change = before_change or (lambda: None)
+        self._names: _Names = {Path("/"): "directory"}
+        self._synced: _Names = dict(self._names)
         self._unsynced: list[_Naming] = []
         self._numbers = itertools.count(1)
         self._moments = itertools.count(1)
@@ -96,14 +87,23 @@ class SimulatedDisk(Disk):
     def crash(self, seed: int) -> SimulatedDisk:
         """Return the disk as it would be after a power cut now. This one does not change."""
         crash, disk = _Crash(seed), SimulatedDisk(durability=self.durability)
-        disk._root = crash.left_of(self._root, self._unsynced)
-        disk._numbers = crash.numbers
         disk._starts = self._starts + 1
+        left = dict(self._synced)
+        for naming in crash.surviving(self._unsynced):
+            _apply(left, naming)
+        # A file keeps its data under all of its names, as far as the directories of these are left.
+        files = {node: _File(next(disk._numbers)) for node in left.values() if isinstance(node, _File)}
+        for node, file in files.items():
+            file.data = file.synced = crash.data(node)
+        for path, node in left.items():
+            if all(parent in left for parent in path.parents):
+                disk._names[path] = files[node] if isinstance(node, _File) else node
+        disk._synced = dict(disk._names)
         return disk
 
     def files(self) -> dict[Path, bytes]:
         """Return the content of every file."""
-        return {path: node.data for path, node in _walk(Path("/"), self._root) if isinstance(node, _File)}
+        return {path: node.data for path, node in self._names.items() if isinstance(node, _File)}
 
     def sync_file(self, path: Path) -> None:
         """Make the data of a file durable."""
@@ -118,22 +118,22 @@ class SimulatedDisk(Disk):
 
     @override
     def _sync_by_name(self, path: Path) -> None:
-        directory = self._find(path)
-        if not isinstance(directory, _Directory):
+        if self._names.get(path) != "directory":
             self.sync_file(path)
             return
         self._before_change()
-        for naming in list(self._unsynced):
-            if any(each is directory for each, _ in naming.nodes):
-                self._settle(naming)
+        for naming in [each for each in self._unsynced if any(name.parent == path for name in each)]:
+            # Earlier changes of the same names no longer matter.
+            for earlier in self._unsynced[: self._unsynced.index(naming)]:
+                for name in naming:
+                    earlier.pop(name, None)
+            _apply(self._synced, naming)
+            self._unsynced.remove(naming)
 
     @override
     def stamp(self, path: Path) -> Stamp | None:
-        match self._find(path):
-            case _File() as file:
-                return Stamp(file.number, len(file.data), file.modified)
-            case _:
-                return None
+        file = self._names.get(path)
+        return Stamp(file.number, len(file.data), file.modified) if isinstance(file, _File) else None
 
     @override
     def read(self, path: Path, *, start: int = 0, end: int | None = None) -> bytes:
@@ -141,17 +141,15 @@ class SimulatedDisk(Disk):
 
     @override
     def names(self, directory: Path) -> list[str]:
-        found = self._find(directory)
-        return list(found.names) if isinstance(found, _Directory) else []
+        return [path.name for path in self._names if path.parent == directory and path != directory]
 
     @override
     def make_directory(self, path: Path) -> None:
-        if isinstance(self._find(path), _Directory):
+        if path in self._names:
             return
-        if not isinstance(self._find(path.parent), _Directory):
-            self.make_directory(path.parent)
+        self.make_directory(path.parent)
         self._before_change()
-        self._name({path: _Directory()})
+        self._name({path: "directory"})
         self.sync_directory(path.parent)
         if self.is_lazy:
             self.unsynced_roots += (path,)
@@ -160,22 +158,21 @@ class SimulatedDisk(Disk):
     def write_new(self, path: Path, data: bytes) -> None:
         self.remove(path)
         self._before_change()
-        self._write(self._create(path), _Write(0, data))
+        self._write(path, _Write(0, data))
         if not self.is_lazy:
             self.sync_file(path)
 
     @override
     def write_at(self, path: Path, offset: int, data: bytes, *, sync: bool) -> None:
         self._before_change()
-        found = self._find(path)
-        self._write(found if isinstance(found, _File) else self._create(path), _Write(offset, data))
+        self._write(path, _Write(offset, data))
         if sync and not self.is_lazy:
             self.sync_file(path)
 
     @override
     def link(self, source: Path, target: Path) -> None:
         self._before_change()
-        if self._find(target):
+        if target in self._names:
             raise FileExistsError(errno.EEXIST, "File exists", str(target))
         self._name({target: self._file(source)})
 
@@ -187,7 +184,7 @@ class SimulatedDisk(Disk):
 
     @override
     def remove(self, path: Path) -> None:
-        if self._find(path):
+        if path in self._names:
             self._before_change()
             self._name({path: None})
 
@@ -197,50 +194,26 @@ class SimulatedDisk(Disk):
         with self._locks[path]:
             yield
 
-    def _create(self, path: Path) -> _File:
-        file = _File(next(self._numbers))
-        self._name({path: file})
-        return file
-
-    def _write(self, file: _File, write: _Write) -> None:
+    def _write(self, path: Path, write: _Write) -> None:
+        if path not in self._names:
+            self._name({path: _File(next(self._numbers))})
+        file = self._file(path)
         file.data = write.whole(file.data)
         file.modified = next(self._moments)
         file.unsynced.append(write)
 
-    def _name(self, nodes: dict[Path, _Node | None]) -> None:
-        naming = _Naming({(self._directory(path.parent), path.name): node for path, node in nodes.items()})
-        for (directory, name), node in naming.nodes.items():
-            _put(directory.names, name, node)
+    def _name(self, naming: _Naming) -> None:
+        for path in naming:
+            if self._names.get(path.parent) != "directory":
+                raise FileNotFoundError(errno.ENOENT, "No such directory", str(path.parent))
+        _apply(self._names, naming)
         self._unsynced.append(naming)
 
-    def _settle(self, naming: _Naming) -> None:
-        """Make a change of names durable, and drop earlier changes of the same names."""
-        for earlier in self._unsynced[: self._unsynced.index(naming)]:
-            for key in naming.nodes:
-                earlier.nodes.pop(key, None)
-        for (directory, name), node in naming.nodes.items():
-            _put(directory.synced, name, node)
-        self._unsynced.remove(naming)
-
-    def _find(self, path: Path) -> _Node | None:
-        node: _Node | None = self._root
-        for name in path.parts[1:]:
-            node = node.names.get(name) if isinstance(node, _Directory) else None
-        return node
-
     def _file(self, path: Path) -> _File:
-        match self._find(path):
-            case _File() as file:
-                return file
-            case _:
-                raise FileNotFoundError(errno.ENOENT, "No such file", str(path))
-
-    def _directory(self, path: Path) -> _Directory:
-        match self._find(path):
-            case _Directory() as directory:
-                return directory
-            case _:
-                raise FileNotFoundError(errno.ENOENT, "No such directory", str(path))
+        file = self._names.get(path)
+        if not isinstance(file, _File):
+            raise FileNotFoundError(errno.ENOENT, "No such file", str(path))
+        return file
 
 
 class _Crash:
@@ -249,14 +222,8 @@ class _Crash:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._draw = random.Random(seed).randrange  # noqa: S311
-        self._copies: dict[_Node, _Node] = {}
-        self.numbers = itertools.count(1)
 
-    def left_of(self, root: _Directory, unsynced: list[_Naming]) -> _Directory:
-        """Return the tree that a crash leaves."""
-        return self._directory(root, self._surviving(unsynced))
-
-    def _surviving(self, namings: list[_Naming]) -> list[_Naming]:
+    def surviving(self, namings: list[_Naming]) -> list[_Naming]:
         """Return the changes of names that reached the disk: the first few, or any of them."""
         if self._seed == NOTHING_SURVIVES:
             return []
@@ -266,27 +233,8 @@ class _Crash:
             return namings[: self._draw(len(namings) + 1)]
         return [naming for naming in namings if self._draw(2)]
 
-    def _directory(self, directory: _Directory, survivors: list[_Naming]) -> _Directory:
-        names = dict(directory.synced)
-        for naming in survivors:
-            for (where, name), node in naming.nodes.items():
-                if where is directory:
-                    _put(names, name, node)
-        left = {name: self._copy(node, survivors) for name, node in names.items()}
-        return _Directory(dict(left), left)
-
-    def _copy(self, node: _Node, survivors: list[_Naming]) -> _Node:
-        """Return the copy of a file or directory, the same one under all of its names."""
-        if node not in self._copies:
-            match node:
-                case _File():
-                    data = self._data(node)
-                    self._copies[node] = _File(next(self.numbers), data, data)
-                case _Directory():
-                    self._copies[node] = self._directory(node, survivors)
-        return self._copies[node]
-
-    def _data(self, file: _File) -> bytes:
+    def data(self, file: _File) -> bytes:
+        """Return the data of a file that reached the disk: the first few writes, and the next one torn."""
         if self._seed == NOTHING_SURVIVES:
             return file.synced
         if self._seed == EVERYTHING_SURVIVES:
@@ -299,19 +247,9 @@ class _Crash:
         return data
 
 
-def _put(names: dict[str, _Node], name: str, node: _Node | None) -> None:
-    if node is None:
-        names.pop(name, None)
-    else:
-        names[name] = node
-
-
-def _walk(path: Path, directory: _Directory) -> Iterator[tuple[Path, _Node]]:
-    for name, node in directory.names.items():
-        yield path / name, node
-        if isinstance(node, _Directory):
-            yield from _walk(path / name, node)
-
-
-def _nothing() -> None:
-    pass
+def _apply(names: _Names, naming: _Naming) -> None:
+    for path, node in naming.items():
+        if node is None:
+            names.pop(path, None)
+        else:
+            names[path] = node
