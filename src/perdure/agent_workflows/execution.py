@@ -195,21 +195,12 @@ class Call:
     is_new: bool
     _has_begun: bool = field(default=False, init=False)
     """The execution began before this call."""
-    _live_execution: LiveExecution | None = field(default=None, init=False, repr=False)
+    _id: str = field(init=False)
+    _live: LiveExecution = field(init=False, repr=False)
 
     def stream(self) -> ResponseStream[WorkflowEvent[Any], AgentWorkflowResult]:
         """Return the events as a stream, whose final response is the result."""
         return ResponseStream(self._events(), finalizer=self._result)
-
-    @property
-    def _id(self) -> str:
-        assert self.execution_id is not None, "the call has started"
-        return self.execution_id
-
-    @property
-    def _live(self) -> LiveExecution:
-        assert self._live_execution is not None, "the call has started"
-        return self._live_execution
 
     async def _events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         try:
@@ -241,8 +232,11 @@ class Call:
                 if event.type == "failed":
                     # The conductor is not called any more, so it cannot emit that these nodes have ended.
                     summary = await self._summary() if failures else self._live.summary
+                    now = clock.now().isoformat()
                     for actor, failure in failures.items():
-                        data = summary.failure_event(actor, failure, duration=seconds_since(clock, since[actor]))
+                        data = summary.failure_event(
+                            actor, failure, duration=seconds_since(clock, since.get(actor, now))
+                        )
                         yield WorkflowEvent(data.type, data, executor_id=actor)
                 yield event
 
@@ -250,26 +244,26 @@ class Call:
         """Find the execution and its graph."""
         runner = self.runner
         if not self.is_new:
-            self.execution_id, self._has_begun = await runner.find(self.execution_id), True
+            self._id, self._has_begun = await runner.find(self.execution_id), True
         elif self.execution_id is None:
-            self.execution_id = runner.parts.active_clock.new_id()
+            self._id = runner.parts.active_clock.new_id()
         else:
-            self._has_begun = await runner.has_begun(self.execution_id)
+            self._id, self._has_begun = self.execution_id, await runner.has_begun(self.execution_id)
         if not self._has_begun:
             # For an execution that has begun, the timeout counts from its start.
             self.options.setdefault("deadline", runner.parts.definition.timeout)
-        self._live_execution = runner.live(self._id)
+        self._live = runner.live(self._id)
 
     async def _run_events(self, graph: Workflow) -> AsyncGenerator[WorkflowEvent[Any]]:
         if not (self.is_streamed or self.runner.subscribers):
             # Nobody reads events live, so agents need not stream.
             result: Awaitable[WorkflowRunResult] = graph.run(
-                run_id=self.execution_id, stream=False, include_status_events=True, **self.options
+                run_id=self._id, stream=False, include_status_events=True, **self.options
             )
             for event in await result:
                 yield event
             return
-        stream = graph.run(run_id=self.execution_id, stream=True, **self.options)
+        stream = graph.run(run_id=self._id, stream=True, **self.options)
         try:
             async for event in stream:
                 yield event

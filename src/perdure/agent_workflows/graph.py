@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar
 
 from perdure import (
@@ -303,15 +303,7 @@ SUPERSTEPS_MAX: Final = 1_000_000_000
 """The engine's limit is out of reach: the definition limits the passes of loops."""
 
 
-@dataclass(slots=True)
-class _Cache:
-    """Values that are computed once for all executions."""
-
-    plan: Plan | None = None
-    version: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Parts:
     """The parts of a built workflow: its definition, an agent for each node, and its stores."""
 
@@ -321,7 +313,8 @@ class Parts:
     is_checkpointed: bool = False
     session_store: SessionStore | None = None
     clock: Clock | None = None
-    _cache: _Cache = field(default_factory=_Cache, init=False, repr=False, compare=False)
+    _version: int | None = field(default=None, init=False)
+    """The version of the definition in the store, once it is saved."""
 
     @property
     def name(self) -> str:
@@ -334,28 +327,27 @@ class Parts:
         """Return the storage of executions; None without checkpointing."""
         return self.storage if self.is_checkpointed else None
 
-    @property
+    @cached_property
     def active_clock(self) -> Clock:
         """Return the given clock, or the system's."""
         return self.clock or SystemClock()
 
-    @property
+    @cached_property
     def stopping(self) -> frozenset[str]:
         """Return the nodes whose failure stops the run."""
         return frozenset(node.id for node in self.definition.nodes if node.on_error.mode == "stop")
 
-    @property
+    @cached_property
     def plan(self) -> Plan:
         """Return the plan of the definition."""
-        self._cache.plan = self._cache.plan or plan_of(self.definition)
-        return self._cache.plan
+        return plan_of(self.definition)
 
     async def save_definition(self) -> int | None:
         """Save the definition in the workflow store and return its version; None if there is no store for it."""
         definitions = None if self.storage is None else definitions_in(self.storage)
-        if definitions is not None and self._cache.version is None:
-            self._cache.version = await definitions.save(to_config(self.definition).config)
-        return self._cache.version
+        if definitions is not None and self._version is None:
+            self._version = await definitions.save(to_config(self.definition).config)
+        return self._version
 
     def graph(
         self, gives: OutputForm, *, storage: CheckpointStorage | None = None, author_name: str | None = None

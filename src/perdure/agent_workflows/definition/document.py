@@ -255,6 +255,10 @@ def definition_of(
     return document.definition()
 
 
+def _not_given(*_: Any) -> None:
+    """Take the place of a missing function, so that only its absence is reported."""
+
+
 class _Reader:
     """Puts live objects into a document in place of what JSON cannot hold, and notes what was not given."""
 
@@ -323,7 +327,7 @@ class _Reader:
             by_name = f", or as predicates[{name!r}]" if name else ""
             what = f"it is a function, which JSON can't hold; give it as predicates[{path_of(place)!r}]{by_name}"
             self._report(place, what)
-        return print if found is None else found
+        return _not_given if found is None else found
 
     def _error(self, value: Any, place: Place) -> Any:
         is_mark = tag_of(value) == "class"
