@@ -54,11 +54,13 @@ def agent_tool(
     async def run(ctx: FunctionInvocationContext, **arguments: Any) -> str:
         message = Message("user", list(ctx.answers) or [str(arguments.get(arg_name, ""))])
         kwargs = {name: value for name, value in ctx.kwargs.items() if name != "session"}
-        inner = _InnerSession(ctx, is_shared=propagate_session)
-        response = await _run_agent(agent, message, inner.session(tool_name), kwargs, stream_callback)
-        inner.store(is_waiting=bool(response.user_input_requests))
-        if response.user_input_requests:
-            raise UserInputRequiredException(response.user_input_requests)
+        session = _open_session(ctx, tool_name, is_shared=propagate_session)
+        response = await _run_agent(agent, message, session, kwargs, stream_callback)
+        asked = response.user_input_requests
+        if session is not None:
+            _store_session(ctx, session, is_shared=propagate_session, is_waiting=bool(asked))
+        if asked:
+            raise UserInputRequiredException(asked)
         return response.text
 
     return AgentTool(
@@ -98,54 +100,36 @@ async def _run_agent(
     return await stream.with_transform_hook(forward).get_final_response()
 
 
-class _InnerSession:
-    """The inner agent's session for one call: its own, or a part of the outer agent's.
+def _open_session(ctx: FunctionInvocationContext, name: str, *, is_shared: bool) -> AgentSession | None:
+    """Return the inner agent's session for one call: its own, or a part of the outer agent's.
 
     Open questions of the two agents are kept apart. While the inner agent waits, the outer session stores its session.
+    Without an outer session it has none. Raises ToolExecutionException.
     """
-
-    def __init__(self, ctx: FunctionInvocationContext, *, is_shared: bool) -> None:
-        self._ctx = ctx
-        self._is_shared = is_shared
-        self._session: AgentSession | None = None
-
-    def session(self, name: str) -> AgentSession | None:
-        """Return the session to continue; None without an outer session. Raises ToolExecutionException."""
-        outer: AgentSession | None = self._ctx.session
-        if outer is None:
-            self._require_no_answers(name)
-            return None
-        waiting: dict[str, Any] | None = outer.state.get(_WAITING_KEY, {}).pop(self._call_id, None)
-        if self._is_shared:
-            # The provider's conversation id belongs to the outer agent alone.
-            self._session = AgentSession(session_id=outer.session_id)
-            self._session.state.update(_without_questions(outer.state), **(waiting or {}))
-        else:
-            self._session = AgentSession() if waiting is None else AgentSession.from_dict(waiting)
-        return self._session
-
-    def _require_no_answers(self, name: str) -> None:
-        if self._ctx.answers:
+    outer: AgentSession | None = ctx.session
+    if outer is None:
+        if ctx.answers:
             raise ToolExecutionException(
                 f"agent {name!r} has asked a question, but without a session the question is lost; run the outer agent "
                 "with a session"
             )
+        return None
+    waiting: dict[str, Any] | None = outer.state.get(_WAITING_KEY, {}).pop(str(ctx.metadata.get("call_id")), None)
+    if not is_shared:
+        return AgentSession() if waiting is None else AgentSession.from_dict(waiting)
+    # The provider's conversation id belongs to the outer agent alone.
+    session = AgentSession(session_id=outer.session_id)
+    session.state.update(_without_questions(outer.state), **(waiting or {}))
+    return session
 
-    @property
-    def _call_id(self) -> str:
-        return str(self._ctx.metadata.get("call_id"))
 
-    def store(self, *, is_waiting: bool) -> None:
-        """Store the session after the call."""
-        session = self._session
-        if session is None:
-            return
-        outer: dict[str, Any] = self._ctx.session.state
-        if self._is_shared:
-            outer.update(_without_questions(session.state))
-        if is_waiting:
-            asked = {APPROVALS_KEY: session.state.get(APPROVALS_KEY)} if self._is_shared else session.to_dict()
-            outer.setdefault(_WAITING_KEY, {})[self._call_id] = asked
+def _store_session(ctx: FunctionInvocationContext, session: AgentSession, *, is_shared: bool, is_waiting: bool) -> None:
+    outer: dict[str, Any] = ctx.session.state
+    if is_shared:
+        outer.update(_without_questions(session.state))
+    if is_waiting:
+        asked = {APPROVALS_KEY: session.state.get(APPROVALS_KEY)} if is_shared else session.to_dict()
+        outer.setdefault(_WAITING_KEY, {})[str(ctx.metadata.get("call_id"))] = asked
 
 
 def _without_questions(state: dict[str, Any]) -> dict[str, Any]:

@@ -210,36 +210,27 @@ def _kind(middleware: object) -> Kind:
             f"{middleware!r} is not middleware; "
             "use an AgentMiddleware, a FunctionMiddleware, a ChatMiddleware or a function"
         )
-    return _kind_of_function(middleware)
-
-
-def _kind_of_function(func: Callable[..., Any]) -> Kind:
-    name = getattr(func, "__name__", type(func).__name__)
-    marked: Kind | None = getattr(func, _MARK, None)
-    annotated = _annotated(func, name)
-    if marked and annotated and marked != annotated:
-        raise MiddlewareException(
-            f"{name!r} is decorated as {marked} middleware, but its first parameter belongs to {annotated} middleware; "
-            "change one of the two"
-        )
-    kind = marked or annotated
-    if kind is None:
-        raise MiddlewareException(
-            f"the kind of middleware {name!r} is unknown; annotate its first parameter with AgentContext, "
-            "FunctionInvocationContext or ChatContext, or decorate it with @agent_middleware, @function_middleware or "
-            "@chat_middleware"
-        )
-    return kind
-
-
-def _annotated(func: Callable[..., Any], name: str) -> Kind | None:
-    parameters = list(inspect.signature(func).parameters.values())
+    name = getattr(middleware, "__name__", type(middleware).__name__)
+    parameters = list(inspect.signature(middleware).parameters.values())
     if len(parameters) < _PARAMETERS_MIN:
         raise MiddlewareException(f"{name!r} has {len(parameters)} parameters; middleware takes (context, call_next)")
     annotation = parameters[0].annotation
     # The annotation may be a string whose class is not imported, so compare names.
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    return _CONTEXTS.get(text.strip("'\"").rpartition(".")[2])
+    annotated = _CONTEXTS.get(text.strip("'\"").rpartition(".")[2])
+    marked: Kind | None = getattr(middleware, _MARK, None)
+    if marked and annotated and marked != annotated:
+        raise MiddlewareException(
+            f"{name!r} is decorated as {marked} middleware, but its first parameter belongs to {annotated} middleware; "
+            "change one of the two"
+        )
+    if found := marked or annotated:
+        return found
+    raise MiddlewareException(
+        f"the kind of middleware {name!r} is unknown; annotate its first parameter with AgentContext, "
+        "FunctionInvocationContext or ChatContext, or decorate it with @agent_middleware, @function_middleware or "
+        "@chat_middleware"
+    )
 
 
 async def call_chain(

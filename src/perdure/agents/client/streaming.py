@@ -55,6 +55,22 @@ def forward_stream(
     return inner.map(lambda update: sent.add(convert(update)), finalize)
 
 
+def stream_updates(
+    source: AsyncIterable[UpdateT],
+    *,
+    final: Callable[[], FinalT],
+    rebuild: Callable[[Sequence[UpdateT]], FinalT],
+) -> ResponseStream[UpdateT, FinalT]:
+    """Stream updates that end in `final()`. If hooks replace updates, `rebuild` makes the final response."""
+    sent: SentUpdates[UpdateT] = SentUpdates()
+
+    def finalize(updates: Sequence[UpdateT]) -> FinalT:
+        return final() if sent.equal(updates) else rebuild(updates)
+
+    # Not a generator around the source: a loop that shuts down closes all generators at once.
+    return ResponseStream[UpdateT, Any](source, keeps_updates=False).map(sent.add, finalize)
+
+
 def stream_response(response: Response[Any]) -> ResponseStream[Any, Any]:
     """Stream a complete response."""
 

@@ -14,13 +14,11 @@ from perdure.agents.executor.requests import (
     Answer,
     approved_call,
     find_mismatch,
-    next_input,
     open_outer_requests,
     share_conversation,
     spoken_messages,
     to_answer,
     to_inner_result,
-    to_message,
     visible_messages,
 )
 from perdure.agents.executor.turn import SESSION_KEY, AgentTurn, LiveSession, live_session
@@ -124,6 +122,7 @@ ContextMode: TypeAlias = Literal["full", "last_agent", "custom"]
 ContextFilter: TypeAlias = Callable[[list[Message]], list[Message]]
 Context: TypeAlias = WorkflowContext[AgentExecutorResponse, AgentResponse | AgentResponseUpdate]
 
+_OF_ANSWERS = frozenset({"function_result", "function_approval_response"})
 _CACHE = "cache"
 """Messages that the agent has not seen yet."""
 _CONVERSATION = "conversation"
@@ -314,8 +313,9 @@ class AgentExecutor(Executor):
         own.set(_PENDING, left)
         own.set(_ANSWERS, answers if left else [])
         if not left:
-            # Results must follow their calls, so messages that came meanwhile go after them.
-            own.set(_CACHE, Log([to_message(answers), *self.__cache(ctx)]))
+            # Results come from a tool. They must follow their calls, so messages that came meanwhile go after them.
+            role = "tool" if all(each.type == "function_result" for each in answers) else "user"
+            own.set(_CACHE, Log([Message(role, answers), *self.__cache(ctx)]))
             await self.__respond(ctx)
 
     def __cache(self, ctx: Context) -> Log[Message]:
@@ -345,7 +345,10 @@ class AgentExecutor(Executor):
     async def __respond_once(self, ctx: Context) -> Sequence[Message]:
         """Let the agent respond or ask once. Returns the messages for its next response."""
         cached = list(self.__cache(ctx))
-        told = cached if self.child_graph() is None else next_input(cached)
+        told = cached
+        if self.child_graph() is not None and cached and all(each.type in _OF_ANSWERS for each in cached[0].contents):
+            # A waiting workflow gets its answers alone, later messages after them.
+            told = cached[:1]
         if not told:
             logger.warning("agent %r runs without a message, which some models reject", self.id)
         turn = AgentTurn(self._agent, self.id, self._session, self.__live, ctx, streams_response=self.yields_responses)

@@ -24,7 +24,6 @@ _NAME: Final = "request_info"
 """The function by which a workflow used as an agent asks."""
 _INNER_ANSWER: Final = "answers_inside"
 """Marks the answer to a question of the inner workflow. Other agents don't see it."""
-_ANSWERS: Final = frozenset({"function_result", "function_approval_response"})
 
 
 def is_inner_question(content: Content) -> bool:
@@ -96,12 +95,6 @@ def spoken_messages(messages: Iterable[Message]) -> list[Message]:
     return without_contents(worded, lambda content: content.type != "text")
 
 
-def next_input(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages for a waiting workflow: answers come alone, later messages after them."""
-    is_answer = bool(messages) and all(content.type in _ANSWERS for content in messages[0].contents)
-    return messages[:1] if is_answer else messages
-
-
 APPROVAL = "function_approval_request"
 _APPROVALS = frozenset({APPROVAL, "function_approval_response"})
 _OF_CALLS = _APPROVALS | {"function_call", "function_result"}
@@ -159,12 +152,6 @@ def to_answer(asked: Content, answer: Answer) -> Content:
         return replace(answer, call_id=asked.call_id) if asked.type == "function_call" else answer
     approved = answer if isinstance(answer, bool) else answer.approved is True
     return asked.to_function_approval_response(approved)
-
-
-def to_message(answers: Sequence[Content]) -> Message:
-    """Return the answers as a message. Results of calls come from a tool."""
-    are_results = all(answer.type == "function_result" for answer in answers)
-    return Message("tool" if are_results else "user", list(answers))
 
 
 def share_conversation(said: Sequence[Message]) -> list[Message]:

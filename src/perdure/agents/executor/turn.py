@@ -7,7 +7,7 @@ import inspect
 import logging
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakValueDictionary
 
 from perdure.agents.executor.requests import deduplicate, inner_requests, is_inner_question
@@ -327,8 +327,8 @@ class AgentTurn:
 
     def _mark_declared_calls(self, contents: Sequence[Content]) -> list[Content]:
         """Mark the calls that the user answers as requests."""
-        options: Mapping[str, Any] = getattr(self.agent, "default_options", None) or {}
-        own: Iterable[Any] = options.get("tools") or ()
+        options = getattr(self.agent, "default_options", None)
+        own: Iterable[Any] = (cast("dict[str, Any]", options) if isinstance(options, dict) else {}).get("tools") or ()
         names = {each.name for each in own if getattr(each, "declaration_only", False)}
         return [
             replace(each, id=each.id or each.call_id, user_input_request=True)

@@ -329,12 +329,7 @@ class Content:
         if unknown:
             raise ContentError(f"unknown content fields {', '.join(unknown)}; known fields are {', '.join(_FIELDS)}")
         known = {name: data[name] for name in _FIELDS if data.get(name) is not None}
-        for name in ("items", "inputs", "outputs"):
-            if isinstance(known.get(name), list | tuple):
-                known[name] = [_from_plain(each) for each in known[name]]
-        if "function_call" in known:
-            known["function_call"] = _from_plain(known["function_call"])
-        return cls(**known)
+        return cls(**{name: _from_plain(value) if name in _NESTED else value for name, value in known.items()})
 
     def stored_fields(self) -> dict[str, Any]:
         """Return the fields to store: everything that is set, except `raw_representation`."""
@@ -395,6 +390,7 @@ class Content:
 
 
 _FIELDS = tuple([each.name for each in fields(Content) if each.name != "raw_representation"])
+_NESTED = frozenset({"items", "inputs", "outputs", "function_call"})
 _EMPTY_MEANS_UNSET = frozenset({"informational_only", "additional_properties"})
 _REPR_LENGTH_MAX = 80
 
@@ -410,9 +406,10 @@ def _to_plain(value: Any) -> Any:
 
 
 def _from_plain(value: Any) -> Any:
-    if not isinstance(value, Mapping) or "type" not in value:
-        return cast("Any", value)
-    return Content.from_dict(cast("Mapping[str, Any]", value))
+    if isinstance(value, list | tuple):
+        return [_from_plain(each) for each in cast("Sequence[Any]", value)]
+    is_content = isinstance(value, Mapping) and "type" in value
+    return Content.from_dict(cast("Mapping[str, Any]", value)) if is_content else cast("Any", value)
 
 
 def _short(value: Any) -> str:

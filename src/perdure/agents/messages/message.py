@@ -58,20 +58,11 @@ class Message:
 
     def to_dict(self, *, exclude_none: bool = True, exclude: set[str] | None = None) -> dict[str, Any]:
         """Convert to plain values for JSON. `from_dict` is the inverse."""
-        fields: dict[str, Any] = {
-            "type": "message",
-            "role": self.role,
-            "contents": [content.to_dict(exclude_none=exclude_none) for content in self.contents],
-            "author_name": self.author_name,
-            "message_id": self.message_id,
-            "additional_properties": self.additional_properties or None,
-        }
-        left_out = exclude or set()
-        return {
-            name: value
-            for name, value in fields.items()
-            if name not in left_out and not (exclude_none and value is None)
-        }
+        fields: dict[str, Any] = {"type": "message", **{name: getattr(self, name) for name in _STORED}}
+        fields["contents"] = [content.to_dict(exclude_none=exclude_none) for content in self.contents]
+        fields["additional_properties"] = self.additional_properties or None
+        kept = {name: value for name, value in fields.items() if not (exclude_none and value is None)}
+        return {name: value for name, value in kept.items() if name not in (exclude or ())}
 
     def to_json(self, *, exclude_none: bool = True, exclude: set[str] | None = None, **options: Any) -> str:
         """Convert to JSON."""

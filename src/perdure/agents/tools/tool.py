@@ -279,11 +279,12 @@ class FunctionTool:
             raise self._no_function()
         if arguments is not None and kwargs:
             raise TypeError(f"tool {self.name!r}: give arguments, or {', '.join(kwargs)} by name, not both")
-        given = kwargs if arguments is None else arguments
         if context is None:
-            context = FunctionInvocationContext(self, self.validate_arguments(given))
-        elif given and given is not context.arguments:
-            context.arguments = self.validate_arguments(given)
+            context = FunctionInvocationContext(
+                self, self.validate_arguments(kwargs if arguments is None else arguments)
+            )
+        elif kwargs or (arguments is not None and arguments is not context.arguments):
+            context.arguments = self.validate_arguments(kwargs or arguments)
         context.function = self
         positional, by_name = self._signature.bind(dict(context.arguments), context.kwargs)
         if self._signature.context is not None:

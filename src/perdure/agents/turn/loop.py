@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, cast
 
 from perdure.agents.client.base import ChatLayer, OptionsT
 from perdure.agents.client.middleware import categorize_middleware
-from perdure.agents.client.streaming import SentUpdates
+from perdure.agents.client.streaming import stream_updates
 from perdure.agents.messages.content import Content, UsageDetails, add_usage_details
 from perdure.agents.messages.conversation import call_ids_in, is_local_call, repair_conversation
 from perdure.agents.messages.message import Message, normalize_messages
@@ -182,19 +182,8 @@ class TurnLoop:
 
     def open_stream(self) -> ChatStream:
         """Stream the updates of all model calls and tool results."""
-        sent: SentUpdates[ChatResponseUpdate] = SentUpdates()
-
-        async def updates() -> AsyncGenerator[ChatResponseUpdate]:
-            async with aclosing(self._run()) as found:
-                async for update in found:
-                    yield sent.add(update)
-
-        def finalize(found: Sequence[ChatResponseUpdate]) -> ChatResponse[Any]:
-            if sent.equal(found):
-                return self._final_response()
-            return ChatResponse[Any].from_updates(found, output_format_type=self.options.get("response_format"))
-
-        return ResponseStream(updates(), finalizer=finalize)
+        rebuild = partial(ChatResponse[Any].from_updates, output_format_type=self.options.get("response_format"))
+        return stream_updates(self._run(), final=self._final_response, rebuild=rebuild)
 
     def _final_response(self) -> ChatResponse[Any]:
         whole = copy.copy(self.response)

@@ -12,16 +12,16 @@ from contextvars import ContextVar
 from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from perdure.agents.client.streaming import SentUpdates, forward_stream
+from perdure.agents.client.streaming import forward_stream, stream_updates
 from perdure.agents.messages.message import Message
 from perdure.graph import Numbering, StepCall, activation_at_work, begin_step
 from perdure.records import digest
-from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
 
     from perdure.graph import ActivationPort, IfInterrupted
+    from perdure.streams import ResponseStream
 
 T = TypeVar("T")
 UpdateT = TypeVar("UpdateT")
@@ -173,7 +173,6 @@ def record_stream(
         return make() if rebuild is None else forward_stream(make(), rebuild=rebuild)
     number = turn.next_model_call()
     final: list[FinalT] = []
-    sent: SentUpdates[UpdateT] = SentUpdates()
     queue: asyncio.Queue[UpdateT | None] = asyncio.Queue()
     is_asked = False
 
@@ -194,7 +193,7 @@ def record_stream(
         task.add_done_callback(lambda _: queue.put_nowait(None))
         try:
             while (update := await queue.get()) is not None:
-                yield sent.add(update)
+                yield update
             final.append(await task)
         finally:
             if not task.done():
@@ -202,9 +201,6 @@ def record_stream(
                 await asyncio.gather(task, return_exceptions=True)
         if not is_asked:
             for update in split(final[0]):
-                yield sent.add(update)
+                yield update
 
-    def finalize(found: Sequence[UpdateT]) -> FinalT:
-        return final[0] if rebuild is None or sent.equal(found) else rebuild(found)
-
-    return ResponseStream(updates(), finalizer=finalize)
+    return stream_updates(updates(), final=lambda: final[0], rebuild=rebuild or (lambda _: final[0]))

@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 from perdure.agents import ApprovalMode, FunctionInvocationContext, FunctionTool
 from perdure.clock import SystemClock
 from perdure.errors import ToolException
+from perdure.providers import needs_extra
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -167,14 +168,8 @@ class MCPTool(ABC):
     def _session(self) -> Session:
         """Return the session with the server. Raises ImportError without the `mcp` package."""
         if self._opened is None:
-            try:
-                # The library takes a second to load, so load it with the first connection.
-                from perdure.providers.mcp.session import Session  # noqa: PLC0415
-            except ModuleNotFoundError as error:
-                if (error.name or "").startswith("perdure"):
-                    raise
-                message = "MCP servers need the mcp package: pip install 'perdure[mcp]'"
-                raise ImportError(message) from error
+            with needs_extra("MCP servers need", "mcp"):
+                from perdure.providers.mcp.session import Session  # noqa: PLC0415 - mcp takes a second to load
             self._opened = Session(self)
         return self._opened
 

@@ -396,25 +396,20 @@ def _join(first: ModelResponse | None, second: ModelResponse) -> ModelResponse:
     )
 
 
-def _update(stream: StreamedResponse, content: Content) -> ChatResponseUpdate:
+def _update(found: StreamedResponse | ModelResponse, *contents: Content, **more: Any) -> ChatResponseUpdate:
     return ChatResponseUpdate(
-        contents=[content],
+        contents=contents,
         role="assistant",
-        response_id=stream.provider_response_id,
-        message_id=stream.provider_response_id,
-        model=stream.model_name,
+        response_id=found.provider_response_id,
+        message_id=found.provider_response_id,
+        model=found.model_name,
+        **more,
     )
 
 
 def _last_update(found: ModelResponse) -> ChatResponseUpdate:
     """Return the last update: token counts and finish reason."""
     usage = to_usage(found.usage)
-    return ChatResponseUpdate(
-        contents=[] if usage is None else [Content.from_usage(usage)],
-        role="assistant",
-        response_id=found.provider_response_id,
-        message_id=found.provider_response_id,
-        model=found.model_name,
-        created_at=found.timestamp.isoformat(),
-        finish_reason=to_finish_reason(found.finish_reason),
-    )
+    created_at, finish_reason = found.timestamp.isoformat(), to_finish_reason(found.finish_reason)
+    counts = [] if usage is None else [Content.from_usage(usage)]
+    return _update(found, *counts, created_at=created_at, finish_reason=finish_reason)

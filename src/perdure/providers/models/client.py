@@ -12,10 +12,10 @@ from perdure.agents import (
     OptionsT,
     prepend_instructions_to_messages,
 )
+from perdure.providers import needs_extra
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import ModuleType
 
     from pydantic_ai.models import Model
 
@@ -52,7 +52,9 @@ class ModelClient(
         function_invocation_configuration: FunctionInvocationConfiguration | None = None,
         **more: Any,
     ) -> None:
-        self._library = _library()
+        with needs_extra("ModelClient needs", "models"):
+            from perdure.providers.models import calls  # noqa: PLC0415 - pydantic-ai takes a second to load
+        self._library = calls
         self._model: Model = self._library.find_model(model)
         self.settings: dict[str, Any] = dict(settings or {})
         self.model = self._model.model_name
@@ -90,14 +92,3 @@ class ModelClient(
 
     def __repr__(self) -> str:
         return f"ModelClient({self._model.system!r}, {self.model!r})"
-
-
-def _library() -> ModuleType:
-    """Import the module that needs pydantic-ai. It takes a second to load."""
-    try:
-        from perdure.providers.models import calls  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("perdure"):
-            raise
-        raise ImportError("ModelClient needs pydantic-ai: pip install 'perdure[models]'") from error
-    return calls

@@ -16,6 +16,7 @@ from perdure.agents import (
     prepend_instructions_to_messages,
 )
 from perdure.errors import ChatClientInvalidRequestException
+from perdure.providers import needs_extra
 from perdure.providers.openai.request import (
     OpenAIChatOptions,
     find_unknown_options,
@@ -110,7 +111,9 @@ class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
     def __init__(self, model: str | None = None, **settings: Unpack[OpenAIClientSettings]) -> None:
         own = {name: settings.get(name) for name in ("compaction_strategy", "tokenizer", "additional_properties")}
         super().__init__(**cast("dict[str, Any]", own))
-        self._sdk = _sdk(self._EXTRA)
+        with needs_extra("this client needs", self._EXTRA):
+            from perdure.providers.openai import connection  # noqa: PLC0415 - the SDK comes with an extra
+        self._sdk: Any = connection
         self.model = model or settings.get("model_id") or first_set(_MODEL_VARIABLES)
         self.instruction_role = settings.get("instruction_role") or "system"
         server = {name: settings.get(name) for name in ServerSettings.__annotations__}
@@ -200,17 +203,6 @@ def _keys(options: object) -> frozenset[str]:
 def first_set(variables: Sequence[str]) -> str | None:
     """Return the value of the first environment variable that is set."""
     return next((found for name in variables if (found := os.environ.get(name))), None)
-
-
-def _sdk(extra: str) -> Any:
-    """Import the module that needs the SDK, which comes with an extra."""
-    try:
-        from perdure.providers.openai import connection  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"this client needs the Python package {error.name}: pip install 'perdure[{extra}]'"
-        ) from error
-    return connection
 
 
 class OpenAIChatClient(
