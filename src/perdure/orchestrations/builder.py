@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypedDict
 
-from perdure import DEFAULT_MAX_ITERATIONS, WorkflowBuilder
-from perdure.orchestrations.participants import ParticipantRef, resolve_name
-from perdure.orchestrations.request_info import ReviewedAgents
+from perdure import DEFAULT_MAX_ITERATIONS, Executor, WorkflowBuilder
+from perdure.orchestrations.participants import Participant, ParticipantRef, participant_name, resolve_name
 from perdure.orchestrations.termination import check_condition, turn_limit
 
 if TYPE_CHECKING:
-    from perdure import CheckpointStorage, Executor
+    from perdure import CheckpointStorage
     from perdure.orchestrations.termination import TerminationCondition
 
 OutputFrom: TypeAlias = Sequence[ParticipantRef] | Literal["all"] | None
@@ -117,12 +116,22 @@ class OrchestrationBuilder:
         self._termination = termination_condition
         self._max_iterations = max_iterations
         self._outputs = Outputs(output_from, intermediate_output_from)
-        self._reviews = ReviewedAgents()
+        self._reviewed: Sequence[ParticipantRef] | None = ()
 
     def with_request_info(self, *, agents: Sequence[ParticipantRef] | None = None) -> Self:
         """Ask a person to review each turn of these agents, or of all agents, before it takes effect."""
-        self._reviews = ReviewedAgents.from_option(agents)
+        if isinstance(agents, str):
+            raise TypeError(f"agents must be a list of agents or names, not {agents!r}")
+        for agent in agents or ():
+            participant_name(agent)
+        self._reviewed = agents or None
         return self
+
+    def _reviewed_names(self, participants: Sequence[Participant]) -> frozenset[str]:
+        """Return the names of the agents whose turns are reviewed. Raises ValueError if one takes no part."""
+        names = [participant_name(each) for each in participants if not isinstance(each, Executor)]
+        chosen = names if self._reviewed is None else self._reviewed
+        return frozenset(resolve_name(each, names, option="with_request_info") for each in chosen)
 
     def with_termination_condition(self, termination_condition: TerminationCondition) -> Self:
         """Set the condition that ends the conversation, like `termination_condition=`."""

@@ -44,7 +44,7 @@ from perdure.orchestrations.request_info import (
 from perdure.orchestrations.termination import should_terminate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from perdure.orchestrations.termination import TerminationCondition
 
@@ -182,7 +182,8 @@ def _completion_message(name: str) -> Message:
 
 
 def _combine_text(result: AgentExecutorResponse) -> Message | None:
-    answers = _assistant_messages(result.agent_response.messages) or _assistant_messages(result.full_conversation)[-1:]
+    answers = [message for message in result.agent_response.messages if message.role == "assistant"]
+    answers = answers or [message for message in result.full_conversation if message.role == "assistant"][-1:]
     if not answers:
         logger.warning("participant %r answered without a message: it is left out of the result", result.executor_id)
         return None
@@ -192,10 +193,6 @@ def _combine_text(result: AgentExecutorResponse) -> Message | None:
         return answers[-1]
     contents = [content for message in texts for content in message.contents if content.type == "text"]
     return Message("assistant", contents, author_name=texts[-1].author_name, message_id=texts[-1].message_id)
-
-
-def _assistant_messages(messages: Iterable[Message]) -> list[Message]:
-    return [message for message in messages if message.role == "assistant"]
 
 
 def _has_calls(message: Message) -> bool:
@@ -298,7 +295,7 @@ class ConcurrentBuilder(OrchestrationBuilder):
         _, drafts = self._outputs.resolve_names([participant_name(each) for each in self._participants])
         nodes = make_nodes(
             self._participants,
-            reviews=self._reviews,
+            reviewed=self._reviewed_names(self._participants),
             drafts=drafts,
             reviewed_kind=AgentApprovalExecutor if self._termination is None else TerminableApprovalExecutor,
         )

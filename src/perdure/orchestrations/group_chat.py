@@ -383,7 +383,7 @@ class GroupChatBuilder(OrchestrationBuilder):
         participants = self._participants
         if participants is None:
             participants = check_participants([make() for make in self._factories], needs_names=True)
-        nodes = make_nodes(participants, reviews=self._reviews)
+        nodes = make_nodes(participants, reviewed=self._reviewed_names(participants))
         orchestrator = self._make_orchestrator()
         if orchestrator.id in [node.id for node in nodes]:
             raise ValueError(f"the orchestrator and a participant both have the name {orchestrator.id!r}: rename one")

@@ -431,7 +431,7 @@ class HandoffBuilder(OrchestrationBuilder):
         for name, limit in self._turn_limits.items():
             if limit < 0:
                 raise ValueError(f"the turn limit of {name!r} must be 0 or more, not {limit!r}")
-        reviewed = self._reviews.names_in(list(self._agents.values()))
+        reviewed = self._reviewed_names(list(self._agents.values()))
         _, intermediates = self._outputs.resolve_names(names, default=names)
         nodes: list[HandoffAgentExecutor] = []
         for name, agent in self._agents.items():

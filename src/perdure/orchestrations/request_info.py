@@ -20,7 +20,7 @@ from perdure import (
     register_type,
     response_handler,
 )
-from perdure.orchestrations.participants import Participant, ParticipantRef, participant_name, resolve_name
+from perdure.orchestrations.participants import Participant, participant_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -141,33 +141,10 @@ class AgentApprovalExecutor(WorkflowExecutor):
                 await ctx.yield_output(sent.agent_response, in_pieces=True)
 
 
-@dataclass(frozen=True, slots=True)
-class ReviewedAgents:
-    """Agents whose turns are reviewed: `with_request_info(agents=...)`. None means all agents."""
-
-    agents: tuple[ParticipantRef, ...] | None = ()
-
-    @classmethod
-    def from_option(cls, agents: Sequence[ParticipantRef] | None) -> ReviewedAgents:
-        """Return the choice that a builder was given. Raises TypeError if an item can't be a participant."""
-        if isinstance(agents, str):
-            raise TypeError(f"agents must be a list of agents or names, not {agents!r}")
-        for agent in agents or ():
-            participant_name(agent)
-        return cls(tuple(agents) if agents else None)
-
-    def names_in(self, participants: Sequence[Participant]) -> frozenset[str]:
-        """Return the names of the reviewed agents. Raises ValueError if one is not an agent that takes part."""
-        names = [participant_name(each) for each in participants if not isinstance(each, Executor)]
-        if self.agents is None:
-            return frozenset(names)
-        return frozenset(resolve_name(each, names, option="with_request_info") for each in self.agents)
-
-
 def make_nodes(
     participants: Sequence[Participant],
     *,
-    reviews: ReviewedAgents,
+    reviewed: Collection[str],
     drafts: Collection[str] = (),
     context_mode: Literal["full", "last_agent"] | None = None,
     kind: type[AgentExecutor] = AgentExecutor,
@@ -175,9 +152,9 @@ def make_nodes(
 ) -> list[Executor]:
     """Return the executors of the participants. An executor is its own.
 
-    `drafts` names the agents whose drafts are outputs. `kind` and `reviewed_kind` are the classes that run agents.
+    `reviewed` names the agents whose turns are reviewed, `drafts` those whose drafts are outputs. `kind` and
+    `reviewed_kind` are the classes that run agents.
     """
-    reviewed = reviews.names_in(participants)
 
     def make_node(participant: Participant) -> Executor:
         if isinstance(participant, Executor):

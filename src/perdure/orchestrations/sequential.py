@@ -102,7 +102,10 @@ class SequentialBuilder(OrchestrationBuilder):
         names = [participant_name(each) for each in self._participants]
         outputs, intermediates = self._outputs.resolve_names(names, default=names[-1:])
         nodes = make_nodes(
-            self._participants, reviews=self._reviews, drafts=intermediates, context_mode=self._context_mode
+            self._participants,
+            reviewed=self._reviewed_names(self._participants),
+            drafts=intermediates,
+            context_mode=self._context_mode,
         )
         start = InputToConversation("input-conversation")
         chain: list[Executor] = [start]

@@ -431,7 +431,9 @@ class MagenticBuilder(OrchestrationBuilder):
         manager = self._make_manager()
         if not isinstance(manager, MagenticManagerBase):  # pyright: ignore[reportUnnecessaryIsInstance] - users' code is not always checked
             raise TypeError(f"a manager must be a MagenticManagerBase, not a {type(manager).__name__}: {manager!r}")
-        nodes = make_nodes(self._participants, reviews=self._reviews, kind=MagenticAgentExecutor)
+        nodes = make_nodes(
+            self._participants, reviewed=self._reviewed_names(self._participants), kind=MagenticAgentExecutor
+        )
         orchestrator = MagenticOrchestrator(
             manager,
             ParticipantRegistry(nodes),
