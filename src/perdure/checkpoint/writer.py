@@ -238,7 +238,6 @@ class Writer:
         contents, blobs, changed = self._contents(changes)
         run = self.author.origin
         checkpoint_id = f"{run.run_id}@{position}"
-        more = {"checkpoint_id": checkpoint_id, "previous_id": previous_id, "timestamp": timestamp, "kind": kind}
         manifest = Manifest(
             checkpoint_id,
             run.run_id,
@@ -248,7 +247,7 @@ class Writer:
             previous_id,
             timestamp,
             snapshot.iteration,
-            self._header(snapshot, more, trace),
+            self._header(snapshot, (checkpoint_id, previous_id, timestamp, kind), trace),
             contents.toc,
             pieces_text(contents.pieces),
             base=contents.base,
@@ -257,19 +256,20 @@ class Writer:
         self._next = Written(manifest, contents, snapshot, frozenset(changed))
         return manifest, blobs
 
-    def _header(self, snapshot: Snapshot, more: Mapping[str, str | None], trace: str | None) -> bytes:
+    def _header(self, snapshot: Snapshot, position: tuple[str, str | None, str, str], trace: str | None) -> bytes:
         """Return the header of a checkpoint. The order of its members is part of the format."""
         author, origin = self.author, self.author.origin
+        checkpoint_id, previous_id, timestamp, kind = position
         members: dict[str, Any] = {
             "format": FORMAT,
             "workflow_name": origin.workflow_name,
-            "checkpoint_id": more["checkpoint_id"],
+            "checkpoint_id": checkpoint_id,
             "run_id": origin.run_id,
-            "previous_checkpoint_id": more["previous_id"],
-            "timestamp": more["timestamp"],
+            "previous_checkpoint_id": previous_id,
+            "timestamp": timestamp,
             "iteration_count": snapshot.iteration,
             "graph_signature_hash": author.graph_signature_hash,
-            "kind": more["kind"],
+            "kind": kind,
             "turn": snapshot.turn,
             "since_input": snapshot.since_input,
             "definition_version": author.definition_version,

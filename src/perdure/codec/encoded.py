@@ -201,13 +201,15 @@ def _assembled(tree: Any, inserted: list[Encoded]) -> bytes:
             inserted.append(tree)
         return tree.text
     if cls is dict:
-        members = [dumps(name) + b":" + _assembled(inner, inserted) for name, inner in tree.items()]
+        members = [_quoted(name) + b":" + _assembled(inner, inserted) for name, inner in tree.items()]
         return b"{" + b",".join(members) + b"}"
     if cls is list or cls is tuple:
         return b"[" + b",".join([_assembled(inner, inserted) for inner in tree]) + b"]"
-    if cls is str:
-        return encode_basestring(tree).encode("utf-8", "surrogatepass")
-    return dumps(tree)
+    return _quoted(tree) if cls is str else dumps(tree)
+
+
+def _quoted(text: str) -> bytes:
+    return encode_basestring(text).encode("utf-8", "surrogatepass")
 
 
 def read_document(tree: object) -> Encoded:

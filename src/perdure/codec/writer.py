@@ -99,8 +99,9 @@ _made_by_functions: set[type] = set()
 
 def never_copy(cls: type) -> None:
     """Exclude a class whose instances are made by a function of the program."""
-    _made_by_functions.add(cls)
-    _layout.cache_clear()
+    if cls not in _made_by_functions:
+        _made_by_functions.add(cls)
+        _layout.cache_clear()
 
 
 @lru_cache(maxsize=4096)
