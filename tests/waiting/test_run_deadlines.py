@@ -59,7 +59,7 @@ async def test_a_deadline_that_passes_between_supersteps_cancels_the_run(storage
 
 
 async def test_a_deadline_that_passes_while_a_handler_waits_stops_it(storage: Storage) -> None:
-    clock, work, has_cleaned_up = ManualClock(), Work(), list[bool]()
+    clock, work, has_cleaned_up, is_stuck = ManualClock(), Work(), list[bool](), list[bool]()
 
     async def quick(_: Any, ctx: Context) -> None:
         await ctx.yield_output(work("quick"))
@@ -67,7 +67,8 @@ async def test_a_deadline_that_passes_while_a_handler_waits_stops_it(storage: St
     async def stuck(_: Any, ctx: Context) -> None:
         await ctx.step("work", work, "step")
         try:
-            if len(work.done) == 2 and not has_cleaned_up:
+            if not is_stuck:
+                is_stuck.append(True)
                 await asyncio.get_running_loop().create_future()
         finally:
             has_cleaned_up.append(True)
@@ -75,7 +76,7 @@ async def test_a_deadline_that_passes_while_a_handler_waits_stops_it(storage: St
     running = asyncio.ensure_future(
         side_by_side(clock, storage, quick, stuck).run("go", run_id=RUN_ID, deadline=MINUTE)
     )
-    await until(lambda: len(work.done) == 2 and clock.sleepers > 0, running)
+    await until(lambda: bool(is_stuck) and len(work.done) == 2 and clock.sleepers > 0, running)
     clock.advance(HOUR)
     assert (ended(await running), has_cleaned_up) == (CANCELLED, [True])
     assert (await record_of(storage)).status == "cancelled"

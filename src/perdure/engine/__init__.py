@@ -1,6 +1,6 @@
 """Drive one run: open it, run its supersteps, commit each, emit its events."""
 
-from perdure.engine.activation import ActivationRecorder, BudgetTracker
+from perdure.engine.activation import ActivationRecorder
 from perdure.engine.call import GLOBAL_KWARGS_KEY, Call, kwargs_for_child, resolve_kwargs, storable_kwargs
 from perdure.engine.commit import FRAMEWORK, ChildCommitter, output_events, status_of
 from perdure.engine.inbox import BY_DEADLINE, accepted
@@ -10,7 +10,7 @@ from perdure.engine.loop import Closing, Events, RunLoop
 from perdure.engine.recovery import Blueprint, LoadedRun, convert_values, fork, is_unfinished, rewind
 from perdure.engine.routing import Routing, accepts, fan_ins_of, route
 from perdure.engine.session import Session, failure_of, final_state, input_digest, is_of_another_program
-from perdure.engine.state import RUN_KWARGS_KEY, ChangeDetector, load
+from perdure.engine.state import RUN_KWARGS_KEY, BudgetTracker, ChangeDetector, load
 from perdure.engine.steps import NOT_DONE
 from perdure.engine.tasks import OutOfTimeError, has_failed, is_async, is_final, is_inside_step, step_key, within
 from perdure.graph import ABSENT

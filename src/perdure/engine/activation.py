@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 import math
 from collections import Counter
@@ -20,8 +19,7 @@ from perdure.engine.state import StateView
 from perdure.engine.step_identity import skipped_steps
 from perdure.engine.steps import Steps
 from perdure.engine.suspension import Suspender, begin_sleep
-from perdure.engine.tasks import finished
-from perdure.errors import BudgetExceededError, LeaseLostError, StaleHeadError, WorkflowCheckpointException
+from perdure.errors import BudgetExceededError
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
 from perdure.graph import Terms, TimersDue, enter, private_scope
 from perdure.kernel import (
@@ -41,140 +39,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
     from datetime import datetime, timedelta
 
-    from perdure.clock import Clock
-    from perdure.codec import Encoded, Held, Values
-    from perdure.engine.journal import Journal
+    from perdure.engine.superstep import ActivationContext
     from perdure.engine.suspension import Wait
     from perdure.engine.tasks import RunningStep
-    from perdure.graph import Executor, Graph, Numbering, OutputKind, StepCall
-    from perdure.kernel import Activation, Moment, Request, Snapshot, StateKey, Write
+    from perdure.graph import Executor, Numbering, OutputKind, StepCall
+    from perdure.kernel import Activation, Moment, Request, Snapshot
     from perdure.tracing import Span
 
 _ENGINE_ONLY = frozenset({"output", "intermediate", "started", "status", "failed"})
 _COUNTED_BY_ENGINE = frozenset({"supersteps", "activations"})
 """Resources that are checked when a superstep begins: nothing inside a handler spends them."""
-
-
-@dataclass(slots=True, eq=False)
-class BudgetTracker:
-    """Track the spending of one activation since the last commit, so that parallel ones share one budget.
-
-    A commit adds spending to the run's totals. Until then each activation reports here, and sub-workflows nest.
-    """
-
-    parent: BudgetTracker | None = None
-    activation_id: str = ""
-    _totals: Mapping[str, float] = field(default_factory=dict[str, float], init=False)
-    _children: dict[str, BudgetTracker] = field(default_factory=dict[str, "BudgetTracker"], init=False)
-
-    def child(self, activation_id: str) -> BudgetTracker:
-        """Return the tracker of an activation inside this one."""
-        return self._children.get(activation_id) or BudgetTracker(self, activation_id)
-
-    def report(self, totals: Mapping[str, float]) -> None:
-        """Replace this activation's spending with `totals`, which include its children."""
-        for tracker in self._children.values():
-            tracker.report({})
-        self._totals, self._children = totals, {}
-        self._register()
-
-    def _register(self) -> None:
-        """Make this tracker visible to its siblings. One that has spent nothing stays out."""
-        if self.parent is not None and self.parent._children.get(self.activation_id) is not self:
-            self.parent._children[self.activation_id] = self
-            self.parent._register()
-
-    def spent_by_siblings(self, resource: str) -> float:
-        """Return the spending of parallel activations, here and in every enclosing superstep."""
-        if self.parent is None:
-            return 0
-        siblings = (tracker for tracker in self.parent._children.values() if tracker is not self)
-        return self.parent.spent_by_siblings(resource) + sum(tracker._spent(resource) for tracker in siblings)
-
-    def _spent(self, resource: str) -> float:
-        return self._totals.get(resource, 0) + sum(tracker._spent(resource) for tracker in self._children.values())
-
-
-@dataclass(slots=True)
-class ActivationContext:
-    """Everything the activations of a superstep share."""
-
-    graph: Graph
-    snapshot: Snapshot
-    values: Values
-    root_id: str
-    """Identifies run, fork and sub-workflow, so that ids derived from it are the same for every attempt."""
-    run_kwargs: dict[str, Any]
-    """The kwargs of the run, including those that are not stored."""
-    journal: Journal
-    clock: Clock
-    run_id: str
-    """The id of the run; inside a sub-workflow, followed by the names of the enclosing executors."""
-    span: Span
-    streaming: bool
-    is_checkpointed: bool
-    keeps_records: bool
-    """True if a later attempt will find what an activation records."""
-    has_records: bool
-    """True if an earlier attempt has recorded anything."""
-    budget: BudgetTracker
-    emitted: list[WorkflowEvent[Any]] = field(default_factory=list[WorkflowEvent[Any]])
-    """Events that the reader of the run has not taken yet."""
-    reader: asyncio.Future[None] | None = None
-    """Set while the reader waits: a streaming one for events, any other for the end of the superstep."""
-    overlays: dict[str, dict[StateKey, Write]] = field(default_factory=dict[str, "dict[StateKey, Write]"])
-    """By executor: the writes of its earlier activations in this superstep."""
-    children: dict[str, Snapshot] = field(default_factory=dict[str, "Snapshot"])
-    """By executor: its sub-workflow as its earlier activations in this superstep left it."""
-    opened: set[str] = field(default_factory=set[str])
-    """The ids of the requests opened in this superstep."""
-
-    def emit(self, event: WorkflowEvent[Any]) -> None:
-        """Emit an event to the reader of the run."""
-        self.emitted.append(event)
-        if self.streaming:
-            self.wake_reader()
-
-    def wake_reader(self) -> None:
-        """Let the reader look again. It clears `reader` itself when it runs."""
-        if self.reader is not None and not self.reader.done():
-            self.reader.set_result(None)
-
-    def derived_id(self, name: str) -> str:
-        """Return an id that is the same for every attempt, and differs in a fork."""
-        return hashlib.blake2b(f"{self.root_id}/{name}".encode(), digest_size=16).hexdigest()
-
-    def held(self, activation_id: str) -> dict[str, Held]:
-        """Return an activation's step results that could not be recorded, by key."""
-        return self.values.held.setdefault(f"{self.root_id}/{activation_id}", {})
-
-    def memo(self, activation_id: str) -> dict[str, object]:
-        """Return what attempts at an activation leave in memory for later ones in this process."""
-        return self.values.memos.setdefault(f"{self.root_id}/{activation_id}", {})
-
-    def forget(self, activation: Activation) -> None:
-        """Drop what was held in memory for an activation that has ended."""
-        name = f"{self.root_id}/{activation_id_of(self.snapshot, activation)}"
-        self.values.held.pop(name, None)
-        self.values.memos.pop(name, None)
-
-    async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> bool:
-        """Record something durably, even if the waiting task is cancelled. Return whether it is recorded.
-
-        Raises CheckpointWriteError.
-        """
-        if not self.keeps_records:
-            return False
-        try:
-            await finished(self.journal.put(key, encoded, is_progress=is_progress))
-        except (LeaseLostError, StaleHeadError):
-            raise
-        except WorkflowCheckpointException as error:
-            if self.graph.rules.on_checkpoint_error == "stop":
-                raise
-            self.emit(warning_event(f"finished work is not recorded: {error}"))
-            return False
-        return True
 
 
 @dataclass(frozen=True, slots=True)

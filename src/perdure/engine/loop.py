@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from perdure.clock import SystemClock, seconds_until
-from perdure.engine.activation import ActivationContext, BudgetTracker
 from perdure.engine.commit import FRAMEWORK, live_event, pending_event, warning_event
 from perdure.engine.journal import Journal
 from perdure.engine.routing import fan_ins_of, fold_superstep
-from perdure.engine.state import ChangeDetector
-from perdure.engine.superstep import Superstep
+from perdure.engine.state import BudgetTracker, ChangeDetector
+from perdure.engine.superstep import ActivationContext, Superstep
+from perdure.engine.tasks import stop
 from perdure.errors import (
     BudgetExceededError,
     CommandWaitsError,
@@ -321,10 +321,8 @@ class RunLoop:
         timer.cancel()
         # Forget the tasks: a cancelled task's traceback refers to this object, and the cycle would keep the whole run.
         watchers, self._watchers = self._watchers, []
-        for task in watchers:
-            task.cancel()
         if watchers:
-            await asyncio.gather(*watchers, return_exceptions=True)
+            await stop(watchers)
 
     async def _stop_after(self, condition: Callable[[], Awaitable[None]]) -> None:
         """Stop the superstep in progress when the condition is met. Finished activations are recorded."""

@@ -28,8 +28,9 @@ from perdure.types import is_instance_of
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
-    from perdure.engine.activation import ActivationContext, ActivationRecorder
+    from perdure.engine.activation import ActivationRecorder
     from perdure.engine.steps import Steps
+    from perdure.engine.superstep import ActivationContext
     from perdure.engine.tasks import CallScope, OpenCall
 
 

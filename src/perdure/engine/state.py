@@ -1,4 +1,4 @@
-"""State: the view that an activation has of the run's state, and the saved states of executor instances."""
+"""State: what an activation sees of it, what is spent before the commit, and the saved states of executors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from perdure.codec import Kept, Values
-    from perdure.engine.activation import ActivationContext
+    from perdure.engine.superstep import ActivationContext
     from perdure.graph import Graph
     from perdure.kernel import StateKey
 
@@ -97,6 +97,46 @@ class StateView:
 def _state_path(state_key: StateKey) -> str:
     scope, key = state_key
     return f"state[{key!r}]" if scope == SHARED_SCOPE else f"state[{key!r}] of scope {scope!r}"
+
+
+@dataclass(slots=True, eq=False)
+class BudgetTracker:
+    """Track the spending of one activation since the last commit, so that parallel ones share one budget.
+
+    A commit adds spending to the run's totals. Until then each activation reports here, and sub-workflows nest.
+    """
+
+    parent: BudgetTracker | None = None
+    activation_id: str = ""
+    _totals: Mapping[str, float] = field(default_factory=dict[str, float], init=False)
+    _children: dict[str, BudgetTracker] = field(default_factory=dict[str, "BudgetTracker"], init=False)
+
+    def child(self, activation_id: str) -> BudgetTracker:
+        """Return the tracker of an activation inside this one."""
+        return self._children.get(activation_id) or BudgetTracker(self, activation_id)
+
+    def report(self, totals: Mapping[str, float]) -> None:
+        """Replace this activation's spending with `totals`, which include its children."""
+        for tracker in self._children.values():
+            tracker.report({})
+        self._totals, self._children = totals, {}
+        self._register()
+
+    def _register(self) -> None:
+        """Make this tracker visible to its siblings. One that has spent nothing stays out."""
+        if self.parent is not None and self.parent._children.get(self.activation_id) is not self:
+            self.parent._children[self.activation_id] = self
+            self.parent._register()
+
+    def spent_by_siblings(self, resource: str) -> float:
+        """Return the spending of parallel activations, here and in every enclosing superstep."""
+        if self.parent is None:
+            return 0
+        siblings = (tracker for tracker in self.parent._children.values() if tracker is not self)
+        return self.parent.spent_by_siblings(resource) + sum(tracker._spent(resource) for tracker in siblings)
+
+    def _spent(self, resource: str) -> float:
+        return self._totals.get(resource, 0) + sum(tracker._spent(resource) for tracker in self._children.values())
 
 
 def has_hooks(executor: Executor) -> bool:

@@ -37,7 +37,8 @@ from perdure.tracing import current, traced
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Mapping, Sequence
 
-    from perdure.engine.activation import ActivationContext, ActivationRecorder
+    from perdure.engine.activation import ActivationRecorder
+    from perdure.engine.superstep import ActivationContext
     from perdure.engine.tasks import OpenCall
     from perdure.graph import StepCall
 

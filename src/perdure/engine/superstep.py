@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -13,7 +14,7 @@ from perdure.engine.commit import FRAMEWORK, output_events, pending_event, warni
 from perdure.engine.state import has_hooks, load, saved_state
 from perdure.engine.suspension import Wait
 from perdure.engine.tasks import OutOfTimeError, Retries, finished, is_final, stop, within
-from perdure.errors import ExecutorTimeoutError
+from perdure.errors import ExecutorTimeoutError, LeaseLostError, StaleHeadError, WorkflowCheckpointException
 from perdure.events import WorkflowEvent
 from perdure.graph import NO_POLICY, FailedMessage, WorkflowContext, handler_of, response_handler_of, wiring
 from perdure.kernel import ActivationResult, PendingEvent, Snapshot, activation_id_of
@@ -23,10 +24,95 @@ from perdure.typenames import type_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure.engine.activation import ActivationContext
-    from perdure.engine.state import ChangeDetector
-    from perdure.graph import Executor, Policy
-    from perdure.kernel import Activation
+    from perdure.clock import Clock
+    from perdure.codec import Encoded, Held, Values
+    from perdure.engine.journal import Journal
+    from perdure.engine.state import BudgetTracker, ChangeDetector
+    from perdure.graph import Executor, Graph, Policy
+    from perdure.kernel import Activation, StateKey, Write
+    from perdure.tracing import Span
+
+
+@dataclass(slots=True)
+class ActivationContext:
+    """Everything the activations of a superstep share."""
+
+    graph: Graph
+    snapshot: Snapshot
+    values: Values
+    root_id: str
+    """Identifies run, fork and sub-workflow, so that ids derived from it are the same for every attempt."""
+    run_kwargs: dict[str, Any]
+    """The kwargs of the run, including those that are not stored."""
+    journal: Journal
+    clock: Clock
+    run_id: str
+    """The id of the run; inside a sub-workflow, followed by the names of the enclosing executors."""
+    span: Span
+    streaming: bool
+    is_checkpointed: bool
+    keeps_records: bool
+    """True if a later attempt will find what an activation records."""
+    has_records: bool
+    """True if an earlier attempt has recorded anything."""
+    budget: BudgetTracker
+    emitted: list[WorkflowEvent[Any]] = field(default_factory=list[WorkflowEvent[Any]])
+    """Events that the reader of the run has not taken yet."""
+    reader: asyncio.Future[None] | None = None
+    """Set while the reader waits: a streaming one for events, any other for the end of the superstep."""
+    overlays: dict[str, dict[StateKey, Write]] = field(default_factory=dict[str, "dict[StateKey, Write]"])
+    """By executor: the writes of its earlier activations in this superstep."""
+    children: dict[str, Snapshot] = field(default_factory=dict[str, "Snapshot"])
+    """By executor: its sub-workflow as its earlier activations in this superstep left it."""
+    opened: set[str] = field(default_factory=set[str])
+    """The ids of the requests opened in this superstep."""
+
+    def emit(self, event: WorkflowEvent[Any]) -> None:
+        """Emit an event to the reader of the run."""
+        self.emitted.append(event)
+        if self.streaming:
+            self.wake_reader()
+
+    def wake_reader(self) -> None:
+        """Let the reader look again. It clears `reader` itself when it runs."""
+        if self.reader is not None and not self.reader.done():
+            self.reader.set_result(None)
+
+    def derived_id(self, name: str) -> str:
+        """Return an id that is the same for every attempt, and differs in a fork."""
+        return hashlib.blake2b(f"{self.root_id}/{name}".encode(), digest_size=16).hexdigest()
+
+    def held(self, activation_id: str) -> dict[str, Held]:
+        """Return an activation's step results that could not be recorded, by key."""
+        return self.values.held.setdefault(f"{self.root_id}/{activation_id}", {})
+
+    def memo(self, activation_id: str) -> dict[str, object]:
+        """Return what attempts at an activation leave in memory for later ones in this process."""
+        return self.values.memos.setdefault(f"{self.root_id}/{activation_id}", {})
+
+    def forget(self, activation: Activation) -> None:
+        """Drop what was held in memory for an activation that has ended."""
+        name = f"{self.root_id}/{activation_id_of(self.snapshot, activation)}"
+        self.values.held.pop(name, None)
+        self.values.memos.pop(name, None)
+
+    async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> bool:
+        """Record something durably, even if the waiting task is cancelled. Return whether it is recorded.
+
+        Raises CheckpointWriteError.
+        """
+        if not self.keeps_records:
+            return False
+        try:
+            await finished(self.journal.put(key, encoded, is_progress=is_progress))
+        except (LeaseLostError, StaleHeadError):
+            raise
+        except WorkflowCheckpointException as error:
+            if self.graph.rules.on_checkpoint_error == "stop":
+                raise
+            self.emit(warning_event(f"finished work is not recorded: {error}"))
+            return False
+        return True
 
 
 @dataclass(slots=True, eq=False)

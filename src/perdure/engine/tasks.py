@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 
     from perdure.clock import Clock
-    from perdure.engine.activation import ActivationContext, ActivationRecorder
+    from perdure.engine.activation import ActivationRecorder
+    from perdure.engine.superstep import ActivationContext
     from perdure.graph import Retry
     from perdure.kernel import Moment
 
