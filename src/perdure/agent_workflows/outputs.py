@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.validators import extend  # pyright: ignore[reportUnknownVariableType]
@@ -260,17 +260,13 @@ def _strip_fence(text: str) -> str:
 
 def _parse_by_schema(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        value: object = json.loads(text, parse_constant=_refuse_constant)
+        value: object = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidValueError(f"it is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise InvalidValueError("it is not a JSON object")
     _require_none(value_faults(cast("object", value), schema))
     return cast("dict[str, Any]", value)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _parse_by_model(text: str, model: type[Any]) -> dict[str, Any]:
