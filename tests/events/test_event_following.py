@@ -12,7 +12,7 @@ from perdure.errors import EventsForgottenError, RunNotFoundError
 from perdure.events import Undecoded
 from perdure.records import Command, KeepLast, Retention
 from perdure.storage import committed_events
-from perdure.storage import event_log as following
+from perdure.storage import storages as following
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable

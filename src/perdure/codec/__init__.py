@@ -1,4 +1,5 @@
 """Values as bytes and back, restricted to types that the program trusts."""
+# pyright: reportUnusedImport=false
 
 from perdure.codec.codec import (
     DEFAULT_SIZE_LIMITS,
@@ -27,33 +28,3 @@ from perdure.codec.encoded import (
 from perdure.codec.errors import DamagedPartError
 from perdure.codec.objects import DataclassKind
 from perdure.codec.trust import Trust, reachable, register_form, register_type, stored_name
-
-__all__ = [
-    "DEFAULT_SIZE_LIMITS",
-    "INLINE_LENGTH_MAX",
-    "NO_SIZE_LIMITS",
-    "Codec",
-    "CodedValues",
-    "DamagedPartError",
-    "DataclassKind",
-    "Encoded",
-    "Held",
-    "Kept",
-    "LiveValues",
-    "SizeLimits",
-    "Trust",
-    "Values",
-    "as_kept",
-    "decode",
-    "document",
-    "dumps",
-    "loads",
-    "plain_data",
-    "reachable",
-    "read_document",
-    "references",
-    "register_form",
-    "register_type",
-    "stored_name",
-    "verified",
-]

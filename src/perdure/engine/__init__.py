@@ -1,4 +1,5 @@
 """Drive one run: open it, run its supersteps, commit each, emit its events."""
+# pyright: reportUnusedImport=false
 
 from perdure.engine.activation import ActivationRecorder
 from perdure.engine.call import GLOBAL_KWARGS_KEY, Call, kwargs_for_child, resolve_kwargs, storable_kwargs
@@ -14,54 +15,3 @@ from perdure.engine.state import RUN_KWARGS_KEY, BudgetTracker, ChangeDetector, 
 from perdure.engine.steps import NOT_DONE
 from perdure.engine.tasks import OutOfTimeError, has_failed, is_async, is_final, is_inside_step, step_key, within
 from perdure.graph import ABSENT
-
-__all__ = [
-    "ABSENT",
-    "BY_DEADLINE",
-    "FRAMEWORK",
-    "GLOBAL_KWARGS_KEY",
-    "NOT_DONE",
-    "RUN_KWARGS_KEY",
-    "STEP",
-    "ActivationRecorder",
-    "Blueprint",
-    "BudgetTracker",
-    "Call",
-    "ChangeDetector",
-    "ChildCommitter",
-    "Closing",
-    "Events",
-    "Journal",
-    "LoadedRun",
-    "OutOfTimeError",
-    "Routing",
-    "RunLoop",
-    "Session",
-    "accepted",
-    "accepts",
-    "convert_values",
-    "failure_of",
-    "fan_ins_of",
-    "final_state",
-    "fork",
-    "has_failed",
-    "input_digest",
-    "is_async",
-    "is_final",
-    "is_inside_step",
-    "is_of_another_program",
-    "is_read_elsewhere",
-    "is_unfinished",
-    "kwargs_for_child",
-    "load",
-    "lock_run",
-    "output_events",
-    "resolve_kwargs",
-    "rewind",
-    "route",
-    "status_of",
-    "step_key",
-    "storable_kwargs",
-    "with_initial_states",
-    "within",
-]

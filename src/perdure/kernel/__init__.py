@@ -1,4 +1,5 @@
 """Plan and fold a superstep: pure functions on frozen values, with no I/O and no clock."""
+# pyright: reportUnusedImport=false
 
 from perdure.kernel.moves import answer, begin_turn, expire, receive, reopen, revoke_cancel, wake
 from perdure.kernel.snapshot import (
@@ -33,41 +34,3 @@ from perdure.kernel.superstep import (
     plan,
     scope_of,
 )
-
-__all__ = [
-    "CHUNK_LENGTH",
-    "Activation",
-    "ActivationResult",
-    "Answered",
-    "Cancelled",
-    "Conflict",
-    "Delayed",
-    "Delivery",
-    "Effects",
-    "FanIn",
-    "Limits",
-    "Moment",
-    "Output",
-    "PendingEvent",
-    "Request",
-    "RoutedMessage",
-    "Snapshot",
-    "StateKey",
-    "Suspended",
-    "Suspension",
-    "Trail",
-    "UnroutedMessage",
-    "Write",
-    "activation_id_of",
-    "answer",
-    "begin_turn",
-    "conflicts",
-    "expire",
-    "fold",
-    "plan",
-    "receive",
-    "reopen",
-    "revoke_cancel",
-    "scope_of",
-    "wake",
-]
