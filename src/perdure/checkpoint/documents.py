@@ -5,7 +5,8 @@ A `Layout` says which attribute of a class is which member of its document. It w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import operator
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import unquote
 
@@ -69,14 +70,20 @@ class Layout:
     members: tuple[Member, ...]
     length_max: int = INLINE_LENGTH_MAX
     """The text of a longer value becomes a blob of its own."""
+    _plan: tuple[tuple[str, Kind, bool], ...] = field(init=False)
+    _parts: Callable[[object], tuple[Any, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        plan = tuple((member.key, member.kind, member.is_optional) for member in self.members)
+        object.__setattr__(self, "_plan", plan)
+        object.__setattr__(self, "_parts", operator.attrgetter(*(member.attribute for member in self.members)))
 
     def write(self, record: object, codec: Codec) -> Tree:
         """Return the document of a record. Raises EncodeError."""
         tree: Tree = {}
-        for member in self.members:
-            part = getattr(record, member.attribute)
-            if not (member.is_optional and (part is None or part is False or part == ())):
-                tree[member.key] = part if member.kind == "plain" else self._write_part(member.kind, part, codec, tree)
+        for (key, kind, is_optional), part in zip(self._plan, self._parts(record), strict=True):
+            if not (is_optional and (part is None or part is False or part == ())):
+                tree[key] = part if kind == "plain" else self._write_part(kind, part, codec, tree)
         return tree
 
     def _write_part(self, kind: Kind, part: Any, codec: Codec, tree: Tree) -> Any:

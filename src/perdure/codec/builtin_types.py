@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import math
 import pathlib
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from perdure.codec.encoded import reference, require
+from perdure.codec.encoded import encoder, reference, require
 from perdure.codec.errors import (
     DamagedPartError,
     Misfit,
@@ -272,8 +271,9 @@ _JSON_LEVELS_MAX = 3
 
 # A text of this length holds no string that would become a blob.
 _JSON_LENGTH_MAX = 500
+_JSON_COUNT_MAX = _JSON_LENGTH_MAX // 2
 
-_encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_encode_json = encoder(allow_nan=False)
 
 
 def _json_text(value: dict[Any, Any]) -> str | None:
@@ -289,6 +289,8 @@ def _json_text(value: dict[Any, Any]) -> str | None:
 
 
 def _is_json(value: Any, levels: int) -> bool:
+    if len(value) > _JSON_COUNT_MAX:
+        return False
     # Exactly these types: the encoder would write a subclass as its base.
     if type_of(value) is dict:
         if not _STRINGS.issuperset(map(type, value)):
@@ -296,7 +298,9 @@ def _is_json(value: Any, levels: int) -> bool:
         value = value.values()
     for inner in value:
         cls = type_of(inner)
-        if cls not in _JSON_ATOMS and not (levels and cls in (dict, list) and _is_json(inner, levels - 1)):
+        if cls in _JSON_ATOMS or (cls is list and _JSON_ATOMS.issuperset(map(type, inner))):
+            continue
+        if not levels or cls not in (dict, list) or not _is_json(inner, levels - 1):
             return False
     return True
 
