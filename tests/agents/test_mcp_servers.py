@@ -21,7 +21,6 @@ from perdure.providers.mcp.session import is_connection_lost, is_session_forgott
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
-    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
 
@@ -212,7 +211,7 @@ class Counted(MCPStreamableHTTPTool):
 
     dialed = 0
 
-    def dial(self) -> AbstractAsyncContextManager[Any]:
+    def dial(self) -> Any:
         self.dialed += 1
         return super().dial()
 
