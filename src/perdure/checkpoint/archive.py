@@ -281,11 +281,11 @@ class _Gathered:
     """The parts of the export that were read so far."""
 
     record: RunRecord | None = None
-    checkpoints: list[ArchivedCheckpoint] = field(default_factory=list[ArchivedCheckpoint])
-    blobs: dict[str, Blob] = field(default_factory=dict[str, Blob])
-    journal: list[JournalRecord] = field(default_factory=list[JournalRecord])
-    inbox: list[Command] = field(default_factory=list[Command])
-    events: list[EventBatch] = field(default_factory=list[EventBatch])
+    checkpoints: list[ArchivedCheckpoint] = field(default_factory=lambda: [])
+    blobs: dict[str, Blob] = field(default_factory=lambda: {})
+    journal: list[JournalRecord] = field(default_factory=lambda: [])
+    inbox: list[Command] = field(default_factory=lambda: [])
+    events: list[EventBatch] = field(default_factory=lambda: [])
 
     def take(self, kind: str, line: dict[str, Any]) -> None:
         """Add a line. The first one must be about the run, and the others belong to it."""

@@ -247,7 +247,7 @@ class StepRecord:
     round: int = 0
     is_open: bool = True
     result: Kept | None = None
-    spent: Mapping[str, float] = field(default_factory=dict[str, float])
+    spent: Mapping[str, float] = field(default_factory=lambda: {})
     key: str | None = None
     request_id: str | None = None
     raised: tuple[RaisedRecord, ...] = ()

@@ -44,12 +44,12 @@ _ENTRY_LENGTH = 48
 class Contents:
     """The entries of one checkpoint. Those in `pieces` and `toc` override those `listed` in the base."""
 
-    pieces: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    pieces: Mapping[str, bytes] = field(default_factory=lambda: {})
     """Inline texts."""
-    toc: Mapping[str, str] = field(default_factory=dict[str, str])
+    toc: Mapping[str, str] = field(default_factory=lambda: {})
     base: str | None = None
-    listed: Mapping[str, str] = field(default_factory=dict[str, str])
-    gone: Mapping[str, None] = field(default_factory=dict[str, None])
+    listed: Mapping[str, str] = field(default_factory=lambda: {})
+    gone: Mapping[str, None] = field(default_factory=lambda: {})
     """The paths of the base that no longer exist, in order."""
     spent: int = 0
     """The total size of the differences from the base in all checkpoints since it was written."""

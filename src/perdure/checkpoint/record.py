@@ -54,11 +54,11 @@ class WorkflowCheckpoint:
     checkpoint_id: str = field(default_factory=_new_id)
     previous_checkpoint_id: str | None = None
     timestamp: str = field(default_factory=_now)
-    messages: dict[str, list[WorkflowMessage]] = field(default_factory=dict[str, "list[WorkflowMessage]"])
-    state: dict[str, Any] = field(default_factory=dict[str, Any])
-    pending_request_info_events: dict[str, WorkflowEvent[Any]] = field(default_factory=dict[str, "WorkflowEvent[Any]"])
+    messages: dict[str, list[WorkflowMessage]] = field(default_factory=lambda: {})
+    state: dict[str, Any] = field(default_factory=lambda: {})
+    pending_request_info_events: dict[str, WorkflowEvent[Any]] = field(default_factory=lambda: {})
     iteration_count: int = 0
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = field(default_factory=lambda: {})
     version: str = "1.0"
     run_id: str = ""
 

@@ -29,7 +29,7 @@ class Migrated:
     """A snapshot in terms of the present version, and the renamed executors."""
 
     snapshot: Snapshot
-    renamed: Mapping[str, str] = field(default_factory=dict[str, str])
+    renamed: Mapping[str, str] = field(default_factory=lambda: {})
 
 
 async def migrate(snapshot: Snapshot, stored: Mapping[str, Any], graph: Graph, values: Values) -> Migrated:
@@ -183,7 +183,7 @@ class CompatibilityReport:
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
-    renamed: Mapping[str, str] = field(default_factory=dict[str, str])
+    renamed: Mapping[str, str] = field(default_factory=lambda: {})
     retyped: tuple[str, ...] = ()
     edges_added: tuple[str, ...] = ()
     edges_removed: tuple[str, ...] = ()

@@ -77,10 +77,10 @@ class Changes:
     """The entries that differ between two snapshots, and removed paths."""
 
     codec: Codec
-    tails: dict[str, list[tuple[object, Encoded]]] = field(default_factory=dict[str, "list[tuple[object, Encoded]]"])
+    tails: dict[str, list[tuple[object, Encoded]]] = field(default_factory=lambda: {})
     """The elements of incomplete chunks, as they were last written."""
-    fresh: dict[str, Fresh] = field(default_factory=dict[str, Fresh])
-    gone: list[str] = field(default_factory=list[str])
+    fresh: dict[str, Fresh] = field(default_factory=lambda: {})
+    gone: list[str] = field(default_factory=lambda: [])
 
     def compare(self, before: Snapshot | None, after: Snapshot, prefix: str = "") -> Changes:
         """Add the entries of `after` that differ from `before`, or all of them if `before` is None.
@@ -193,10 +193,10 @@ class Author:
 class _Draft:
     """A checkpoint under construction: inline texts, and new blobs by path."""
 
-    pieces: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    fresh: dict[str, Blob] = field(default_factory=dict[str, Blob])
-    nested: list[Blob] = field(default_factory=list[Blob])
-    changed: list[str] = field(default_factory=list[str])
+    pieces: dict[str, bytes] = field(default_factory=lambda: {})
+    fresh: dict[str, Blob] = field(default_factory=lambda: {})
+    nested: list[Blob] = field(default_factory=lambda: [])
+    changed: list[str] = field(default_factory=lambda: [])
     gone: set[str] = field(default_factory=set[str])
     """Removed paths whose blobs are still needed."""
     room: int = PIECES_LENGTH_MAX

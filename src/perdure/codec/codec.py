@@ -309,9 +309,9 @@ class Held:
 class LiveValues:
     """Keeps the objects themselves, for runs without storage."""
 
-    held: dict[str, dict[str, Held]] = field(default_factory=dict[str, dict[str, Held]])
+    held: dict[str, dict[str, Held]] = field(default_factory=lambda: {})
     """By activation and place: results of steps that could not be recorded, until the activation ends."""
-    memos: dict[str, dict[str, object]] = field(default_factory=dict[str, dict[str, object]])
+    memos: dict[str, dict[str, object]] = field(default_factory=lambda: {})
 
     def fix(self, value: object, path: str) -> Kept:
         """Keep the object."""
@@ -359,11 +359,11 @@ class CodedValues:
 
     codec: Codec
     is_lenient: bool = False
-    held: dict[str, dict[str, Held]] = field(default_factory=dict[str, dict[str, Held]])
+    held: dict[str, dict[str, Held]] = field(default_factory=lambda: {})
     """By activation and place: results of steps that could not be recorded, until the activation ends."""
-    memos: dict[str, dict[str, object]] = field(default_factory=dict[str, dict[str, object]])
+    memos: dict[str, dict[str, object]] = field(default_factory=lambda: {})
     _noted: set[str] = field(default_factory=set[str])
-    _warnings: list[str] = field(default_factory=list[str])
+    _warnings: list[str] = field(default_factory=lambda: [])
 
     def of_run(self) -> CodedValues:
         """Return an object for one run, with warnings of its own."""

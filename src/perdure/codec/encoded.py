@@ -47,13 +47,13 @@ class Encoded:
     """
 
     text: bytes
-    made: Mapping[str, Blob] = field(default_factory=dict[str, Blob], compare=False, repr=False)
+    made: Mapping[str, Blob] = field(default_factory=lambda: {}, compare=False, repr=False)
     """The blobs made with the text, by hash, without those of log nodes."""
     refs: tuple[str, ...] = ()
     """The hashes of the blobs that the text itself refers to."""
     immutable: bool = False
     """True if nothing inside can change: then the encoded object itself can be given out again."""
-    branches: Mapping[str, Branch] = field(default_factory=dict[str, Branch], compare=False, repr=False)
+    branches: Mapping[str, Branch] = field(default_factory=lambda: {}, compare=False, repr=False)
     """The log nodes of the value, by hash."""
     memories: object = field(default=None, compare=False, repr=False)
     """Entries of the codec's memo that live as long as this object."""

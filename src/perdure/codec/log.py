@@ -135,10 +135,10 @@ class _Sealer:
 
     writer: Writer
     nodes: list[LogNode]
-    own: dict[Any, Sequence[Any]] = field(default_factory=dict[Any, "Sequence[Any]"])
+    own: dict[Any, Sequence[Any]] = field(default_factory=lambda: {})
     sealed: int = 0
     """The number of elements of the tail that are sealed."""
-    texts: list[str] = field(default_factory=list[str])
+    texts: list[str] = field(default_factory=lambda: [])
 
     def write(self, tail: list[Any]) -> None:
         """Write the elements of the tail, and seal full chunks."""

@@ -278,11 +278,11 @@ class Source:
 
     stored: Mapping[str, bytes] | None = None
     encoded: Encoded | None = None
-    leaves: dict[str, Leaf] = field(default_factory=dict[str, Leaf])
+    leaves: dict[str, Leaf] = field(default_factory=lambda: {})
     """Long strings and bytes that were read. The memo keeps them as long as this object exists."""
-    chunks: dict[str, Chunk] = field(default_factory=dict[str, Chunk])
+    chunks: dict[str, Chunk] = field(default_factory=lambda: {})
     """Chunks that were decoded."""
-    branches: dict[str, Branch] = field(default_factory=dict[str, "Branch"])
+    branches: dict[str, Branch] = field(default_factory=lambda: {})
     """Log nodes that were read, so that the same object is used again."""
     _verified: set[str] = field(default_factory=set[str])
 

@@ -314,8 +314,8 @@ class Run:
     """The texts of a sequence's elements, and the writer's number of references after each."""
 
     start: int
-    texts: list[str] = field(default_factory=list[str])
-    ends: list[int] = field(default_factory=list[int])
+    texts: list[str] = field(default_factory=lambda: [])
+    ends: list[int] = field(default_factory=lambda: [])
     known: Sequence[tuple[Chunk, Written]] = ()
     """The chunks before these elements, which were written earlier."""
     elements: Sequence[Any] | None = None
@@ -334,14 +334,14 @@ class Writer:
 
     codec: Codec
     sorts_mappings: bool = False
-    blobs: dict[str, Blob] = field(default_factory=dict[str, Blob])
-    branches: dict[str, Branch] = field(default_factory=dict[str, "Branch"])
+    blobs: dict[str, Blob] = field(default_factory=lambda: {})
+    branches: dict[str, Branch] = field(default_factory=lambda: {})
     """The log nodes that the text refers to."""
-    refs: list[str] = field(default_factory=list[str])
+    refs: list[str] = field(default_factory=lambda: [])
     """The blobs that the text so far refers to."""
-    memories: list[object] = field(default_factory=list[object])
+    memories: list[object] = field(default_factory=lambda: [])
     """Memo entries that live as long as the encoded value."""
-    seals: list[Callable[[], None]] = field(default_factory=list["Callable[[], None]"])
+    seals: list[Callable[[], None]] = field(default_factory=lambda: [])
     """Callbacks to run when the whole value is written."""
     immutable: bool = True
     _active: set[int] = field(default_factory=set[int])

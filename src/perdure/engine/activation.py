@@ -78,7 +78,7 @@ class ActivationRecorder:
     """The executors that sent the message."""
     child: Snapshot | None = field(default=None, init=False)
     """The sub-workflow of the executor, if this activation advanced it."""
-    asked_inside: Mapping[str, Request] = field(default_factory=dict[str, "Request"], init=False)
+    asked_inside: Mapping[str, Request] = field(default_factory=lambda: {}, init=False)
     """Open requests of an agent that is a workflow, with their deadlines."""
     span: Span = field(default=NO_SPAN, init=False)
     failure: WorkflowErrorDetails | None = field(default=None, init=False)
@@ -87,24 +87,20 @@ class ActivationRecorder:
     task: asyncio.Task[Any] | None = field(default=None, init=False)
     """The handler's own task."""
     cancelled_before: int = field(default=0, init=False)
-    yielded: list[Any] = field(default_factory=list[Any], init=False)
+    yielded: list[Any] = field(default_factory=lambda: [], init=False)
     requests: Requests | None = field(default=None, init=False)
     steps: Steps | None = field(default=None, init=False)
     questions: Questions | None = field(default=None, init=False)
     _suspender: Suspender | None = field(default=None, init=False)
     _state: StateView | None = field(default=None, init=False)
     _is_over: bool = field(default=False, init=False)
-    _events: list[PendingEvent | _Placeholder] = field(default_factory=list["PendingEvent | _Placeholder"], init=False)
+    _events: list[PendingEvent | _Placeholder] = field(default_factory=lambda: [], init=False)
     _own_events: Counter[str] | None = field(default=None, init=False)
     """The number of times the handler itself emitted each event."""
-    _sent: list[tuple[Any, str | None, Moment | None]] = field(
-        default_factory=list["tuple[Any, str | None, Moment | None]"], init=False
-    )
-    _outputs: list[tuple[OutputKind, Any, bool]] = field(
-        default_factory=list["tuple[OutputKind, Any, bool]"], init=False
-    )
-    _shown: list[Any] = field(default_factory=list[Any], init=False)
-    _spent: dict[str, float] = field(default_factory=dict[str, float], init=False)
+    _sent: list[tuple[Any, str | None, Moment | None]] = field(default_factory=lambda: [], init=False)
+    _outputs: list[tuple[OutputKind, Any, bool]] = field(default_factory=lambda: [], init=False)
+    _shown: list[Any] = field(default_factory=lambda: [], init=False)
+    _spent: dict[str, float] = field(default_factory=lambda: {}, init=False)
     _warned: set[str] = field(default_factory=set[str], init=False)
 
     def __post_init__(self) -> None:

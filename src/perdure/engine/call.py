@@ -58,7 +58,7 @@ class Call:
     checkpoint_id: str | None = None
     run_id: str | None = None
     storage: object = None
-    kwargs: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict[str, "Mapping[str, Any] | None"])
+    kwargs: Mapping[str, Mapping[str, Any] | None] = field(default_factory=lambda: {})
     streaming: bool = False
     takeover: bool = False
     deadline: str | None = None

@@ -87,7 +87,7 @@ class Inbox:
     waits: bool
     """True to wait for timers of an idle run."""
     is_streamed: bool
-    _commands: list[AnyCommand] = field(default_factory=list["AnyCommand"], init=False)
+    _commands: list[AnyCommand] = field(default_factory=lambda: [], init=False)
     _applied: tuple[str, ...] = field(default=(), init=False)
     """Applied commands that may still be in the inbox: their commit may have failed."""
     _changed: Snapshot | None = field(default=None, init=False)

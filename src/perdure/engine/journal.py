@@ -39,14 +39,14 @@ class JournalLog:
     store: Store
     lease: Lease
     codec: Codec
-    records: dict[str, Kept] = field(default_factory=dict[str, Kept])
-    earlier_steps: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    records: dict[str, Kept] = field(default_factory=lambda: {})
+    earlier_steps: dict[str, list[str]] = field(default_factory=lambda: {})
     """By activation_id: the keys of the steps that an earlier attempt recorded."""
     head: str | None = None
     before: Snapshot | None = None
     """The snapshot of the head, if it is known."""
     writing: asyncio.Task[None] | None = None
-    _queued: list[JournalRecord] = field(default_factory=list[JournalRecord])
+    _queued: list[JournalRecord] = field(default_factory=lambda: [])
 
     async def open(self, head: str, before: Snapshot | None, *, records: Sequence[JournalRecord] | None = None) -> None:
         """Read the records that an earlier attempt made since the head, unless they are given."""
@@ -138,7 +138,7 @@ class Journal:
 
     log: JournalLog | None = None
     prefix: str = ""
-    carried: Mapping[str, object] = field(default_factory=dict[str, object])
+    carried: Mapping[str, object] = field(default_factory=lambda: {})
 
     def under(self, prefix: str, carried: Mapping[str, object]) -> Journal:
         """Return the part below a prefix, with the records that its own snapshot carries."""

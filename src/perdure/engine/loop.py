@@ -81,7 +81,7 @@ class RunLoop:
     """None if the run is not checkpointed."""
     scope_id: str
     streaming: bool = False
-    run_kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    run_kwargs: dict[str, Any] = field(default_factory=lambda: {})
     changes: ChangeDetector = field(default_factory=ChangeDetector)
     clock: Clock = field(default_factory=SystemClock)
     inbox: Inbox | None = None
@@ -94,21 +94,21 @@ class RunLoop:
     """True if commands are committed and nothing is run."""
     watches_inbox: bool = False
     """True if a cancel command may stop a superstep in progress."""
-    carried: Mapping[str, object] = field(default_factory=dict[str, object])
+    carried: Mapping[str, object] = field(default_factory=lambda: {})
     """For a sub-workflow: its records in the parent's checkpoint."""
     budget: BudgetTracker = field(default_factory=BudgetTracker)
     describe: Callable[[Snapshot], Events] | None = None
     """Return what to emit about the run once the waiting commands are applied."""
     _journal: Journal = field(default_factory=Journal, init=False)
-    _fan_ins: Mapping[str, FanIn] = field(default_factory=dict[str, "FanIn"], init=False)
-    _uncommitted: list[PendingEvent] = field(default_factory=list["PendingEvent"], init=False)
+    _fan_ins: Mapping[str, FanIn] = field(default_factory=lambda: {}, init=False)
+    _uncommitted: list[PendingEvent] = field(default_factory=lambda: [], init=False)
     """Events of a commit that failed."""
     _superstep: Superstep | None = field(default=None, init=False)
     _must_stop: bool = field(default=False, init=False)
     """True if a cancel command or the deadline came, and was not applied yet."""
     _failure: Exception | None = field(default=None, init=False)
     """The error of a command that ends the run."""
-    _watchers: list[asyncio.Task[None]] = field(default_factory=list["asyncio.Task[None]"], init=False)
+    _watchers: list[asyncio.Task[None]] = field(default_factory=lambda: [], init=False)
 
     async def run(self) -> AsyncGenerator[Events]:
         """Run supersteps until the run is idle. Between two of them nothing happens until the reader continues.

@@ -52,7 +52,7 @@ class Blueprint:
 
     graph: Graph
     clock: Clock
-    _bound: list[Binding] = field(default_factory=list[Binding], init=False, compare=False, repr=False)
+    _bound: list[Binding] = field(default_factory=lambda: [], init=False, compare=False, repr=False)
     """The last storage: most workflows use one, and finding its types takes time."""
 
     @cached_property
@@ -92,7 +92,7 @@ class LoadedRun:
     lease: Lease | None = None
     head: Manifest | None = None
     position: int = -1
-    run_kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    run_kwargs: dict[str, Any] = field(default_factory=lambda: {})
     first_input: object = ABSENT
     """The message that began a run without a storage."""
     is_new: bool = False

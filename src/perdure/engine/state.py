@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -23,6 +24,9 @@ RUN_KWARGS_KEY = "_workflow_run_kwargs"
 _KWARGS = (SHARED_SCOPE, RUN_KWARGS_KEY)
 
 _ENGINE_ATTRIBUTE = "_perdure"
+_MISSING = object()
+_WITHOUT_LENGTH = frozenset({bool, bytes, complex, float, int, str, tuple, type(None)})
+"""Types whose instances never change their length."""
 
 
 _ERASED = object()
@@ -108,8 +112,8 @@ class BudgetTracker:
 
     parent: BudgetTracker | None = None
     activation_id: str = ""
-    _totals: Mapping[str, float] = field(default_factory=dict[str, float], init=False)
-    _children: dict[str, BudgetTracker] = field(default_factory=dict[str, "BudgetTracker"], init=False)
+    _totals: Mapping[str, float] = field(default_factory=lambda: {}, init=False)
+    _children: dict[str, BudgetTracker] = field(default_factory=lambda: {}, init=False)
 
     def child(self, activation_id: str) -> BudgetTracker:
         """Return the tracker of an activation inside this one."""
@@ -219,7 +223,7 @@ async def load(graph: Graph, snapshot: Snapshot, values: Values, *, only: Iterab
             await load(child, snapshot.children[executor_id], values)
 
 
-Attributes: TypeAlias = dict[str, tuple[Any, int | None]]
+Attributes: TypeAlias = "tuple[dict[str, Any], list[tuple[str, int | None]]]"
 
 
 @dataclass(slots=True)
@@ -229,7 +233,7 @@ class ChangeDetector:
     Only what is cheap is compared: the identity of each attribute, and its length.
     """
 
-    _is_watched: dict[str, bool] = field(default_factory=dict[str, bool])
+    _is_watched: dict[str, bool] = field(default_factory=lambda: {})
 
     def observe(self, executor: Executor) -> Attributes | None:
         """Return the attributes of the executor with their lengths; None if its changes are of no interest."""
@@ -237,16 +241,21 @@ class ChangeDetector:
         if is_watched is None:
             is_watched = not has_hooks(executor) and executor.child_graph() is None
             self._is_watched[executor.id] = is_watched
-        return _attributes(executor) if is_watched else None
+        if not is_watched:
+            return None
+        # Holding the values ensures that no later object gets the identity of one of them.
+        attributes = vars(executor).copy()
+        lengths = [(name, _length(value)) for name, value in attributes.items() if type(value) not in _WITHOUT_LENGTH]
+        return attributes, lengths
 
     def find_change(self, executor: Executor, before: Attributes) -> str | None:
         """Return a warning about the first attribute that has changed, once for each executor."""
-        after = _attributes(executor)
-        changed = [
-            name
-            for name, (value, length) in {**after, **before}.items()
-            if name not in after or name not in before or after[name][0] is not value or after[name][1] != length
-        ]
+        attributes, lengths = before
+        now, changed = vars(executor), list[str]()
+        if attributes.keys() != now.keys() or not all(map(operator.is_, attributes.values(), now.values())):
+            every = (name for name in {**now, **attributes} if name != _ENGINE_ATTRIBUTE)
+            changed = [name for name in every if now.get(name, _MISSING) is not attributes.get(name, _MISSING)]
+        changed += [name for name, length in lengths if name not in changed and _length(now[name]) != length]
         if not changed or not self._is_watched[executor.id]:
             return None
         self._is_watched[executor.id] = False
@@ -257,14 +266,8 @@ class ChangeDetector:
         )
 
 
-def _attributes(executor: Executor) -> Attributes:
-    """Return the attributes. Holding the values ensures that no later object gets the identity of one of them."""
-    found: Attributes = {}
-    for name, value in vars(executor).items():
-        try:
-            length = len(value) if hasattr(value, "__len__") else None
-        except Exception:  # noqa: BLE001 - a user's __len__ that fails only makes us notice less
-            length = None
-        if name != _ENGINE_ATTRIBUTE:
-            found[name] = (value, length)
-    return found
+def _length(value: Any) -> int | None:
+    try:
+        return len(value) if hasattr(value, "__len__") else None
+    except Exception:  # noqa: BLE001 - a user's __len__ that fails only makes us notice less
+        return None

@@ -56,13 +56,13 @@ class ActivationContext:
     has_records: bool
     """True if an earlier attempt has recorded anything."""
     budget: BudgetTracker
-    emitted: list[WorkflowEvent[Any]] = field(default_factory=list[WorkflowEvent[Any]])
+    emitted: list[WorkflowEvent[Any]] = field(default_factory=lambda: [])
     """Events that the reader of the run has not taken yet."""
     reader: asyncio.Future[None] | None = None
     """Set while the reader waits: a streaming one for events, any other for the end of the superstep."""
-    overlays: dict[str, dict[StateKey, Write]] = field(default_factory=dict[str, "dict[StateKey, Write]"])
+    overlays: dict[str, dict[StateKey, Write]] = field(default_factory=lambda: {})
     """By executor: the writes of its earlier activations in this superstep."""
-    children: dict[str, Snapshot] = field(default_factory=dict[str, "Snapshot"])
+    children: dict[str, Snapshot] = field(default_factory=lambda: {})
     """By executor: its sub-workflow as its earlier activations in this superstep left it."""
     opened: set[str] = field(default_factory=set[str])
     """The ids of the requests opened in this superstep."""
@@ -134,17 +134,17 @@ class Superstep:
     is_committed: bool = False
     recording: asyncio.Handle | None = None
     """Records the ended activations in the next turn of the event loop. The commit cancels it."""
-    _lanes: list[asyncio.Task[None]] = field(default_factory=list["asyncio.Task[None]"])
+    _lanes: list[asyncio.Task[None]] = field(default_factory=lambda: [])
     """The tasks, one for each executor."""
     _lanes_running: int = 0
     _error: BaseException | None = None
     """The first error of an activation."""
-    _results: dict[str, ActivationResult] = field(default_factory=dict[str, ActivationResult])
-    _last: dict[str, ActivationResult] = field(default_factory=dict[str, ActivationResult])
+    _results: dict[str, ActivationResult] = field(default_factory=lambda: {})
+    _last: dict[str, ActivationResult] = field(default_factory=lambda: {})
     """By executor: its ended activation that is the last in plan order."""
-    _states: dict[str, object] = field(default_factory=dict[str, object])
+    _states: dict[str, object] = field(default_factory=lambda: {})
     """By executor: the state after its last ended activation in this superstep."""
-    _unrecorded: list[ActivationResult] = field(default_factory=list[ActivationResult])
+    _unrecorded: list[ActivationResult] = field(default_factory=lambda: [])
 
     @property
     def results(self) -> tuple[ActivationResult, ...]:

@@ -64,9 +64,7 @@ class Suspender:
     """How often the task was cancelled before the handler began."""
     waits_for: Wait | None = None
     _in_flight: int = 0
-    _waits: dict[asyncio.Future[None], tuple[Wait, asyncio.Task[Any]]] = field(
-        default_factory=dict["asyncio.Future[None]", "tuple[Wait, asyncio.Task[Any]]"]
-    )
+    _waits: dict[asyncio.Future[None], tuple[Wait, asyncio.Task[Any]]] = field(default_factory=lambda: {})
     _waiting_steps: Counter[int] = field(default_factory=Counter[int])
     _grace: asyncio.Task[None] | None = None
     _subtasks: WeakSet[asyncio.Task[Any]] = field(default_factory=WeakSet["asyncio.Task[Any]"])

@@ -139,7 +139,7 @@ class RunningStep(CallScope):
     owner: object = None
     """The steps of its activation: its function may run another workflow, whose steps are not inside of this one."""
     key: str = ""
-    spent: dict[str, float] = field(default_factory=dict[str, float])
+    spent: dict[str, float] = field(default_factory=lambda: {})
     outer: RunningStep | None = None
     is_awaited_in_line: bool = True
     """True if the task of the code around it does nothing but await it."""

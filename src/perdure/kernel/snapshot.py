@@ -151,8 +151,8 @@ class Limits:
     """The deadline and budget of a run, and its spending by resource."""
 
     deadline: Moment | None = None
-    budget: Mapping[str, float] = field(default_factory=dict[str, float])
-    spent: Mapping[str, float] = field(default_factory=dict[str, float])
+    budget: Mapping[str, float] = field(default_factory=lambda: {})
+    spent: Mapping[str, float] = field(default_factory=lambda: {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,22 +167,20 @@ class Snapshot:
     iteration: int = 0
     since_input: int = 0
     deliveries: tuple[Delivery, ...] = ()
-    fan_in: Mapping[str, Mapping[str, tuple[Value, ...]]] = field(
-        default_factory=dict[str, "Mapping[str, tuple[Value, ...]]"]
-    )
-    state: Mapping[StateKey, Value] = field(default_factory=dict[StateKey, "Value"])
-    executors: Mapping[str, Value] = field(default_factory=dict[str, "Value"])
-    requests: Mapping[str, Request] = field(default_factory=dict[str, Request])
+    fan_in: Mapping[str, Mapping[str, tuple[Value, ...]]] = field(default_factory=lambda: {})
+    state: Mapping[StateKey, Value] = field(default_factory=lambda: {})
+    executors: Mapping[str, Value] = field(default_factory=lambda: {})
+    requests: Mapping[str, Request] = field(default_factory=lambda: {})
     answered: Trail[Answered] = _EMPTY
     outputs: Trail[Output] = _EMPTY
-    children: Mapping[str, Snapshot] = field(default_factory=dict[str, "Snapshot"])
+    children: Mapping[str, Snapshot] = field(default_factory=lambda: {})
     kwargs: Value = None
     withheld_kwargs: tuple[str, ...] = ()
     received: Trail[str] = _EMPTY
     """Ids of the messages received from outside, so that one sent twice is applied once."""
     suspended: tuple[Suspended, ...] = ()
     delayed: tuple[Delayed, ...] = ()
-    carried: Mapping[str, Value] = field(default_factory=dict[str, "Value"])
+    carried: Mapping[str, Value] = field(default_factory=lambda: {})
     """Journal records of activations that have not ended, by key."""
     cancelled: Cancelled | None = None
     limits: Limits = Limits()

@@ -97,7 +97,7 @@ class Effects:
     executor_state: Value = None
     child: Snapshot | None = None
     events: tuple[PendingEvent, ...] = ()
-    spent: Mapping[str, float] = field(default_factory=dict[str, float])
+    spent: Mapping[str, float] = field(default_factory=lambda: {})
     suspension: Suspension | None = None
 
 

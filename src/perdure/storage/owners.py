@@ -85,7 +85,7 @@ class _Process:
     """This process as others see it. A forked child starts with a new one."""
 
     owner: Owner | None = None
-    held: dict[Path, _Held] = field(default_factory=dict[Path, _Held])
+    held: dict[Path, _Held] = field(default_factory=lambda: {})
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
 

@@ -46,7 +46,7 @@ class _RunMemory:
 
     begun: NewRun | None = None
     head: Manifest | None = None
-    blobs: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    blobs: Mapping[str, bytes] = field(default_factory=lambda: {})
 
 
 _Memory: TypeAlias = "OrderedDict[str, _RunMemory]"

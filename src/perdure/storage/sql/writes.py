@@ -41,11 +41,11 @@ class GroupWrite:
     retention: Retention | None
     """None if everything is kept."""
     clock: Clock
-    states: dict[str, rules.RunState] = field(default_factory=dict[str, rules.RunState])
+    states: dict[str, rules.RunState] = field(default_factory=lambda: {})
     """Runs as this group leaves them."""
-    blobs: dict[str, Blob] = field(default_factory=dict[str, "Blob"])
-    checkpoints: dict[str, dict[str, object]] = field(default_factory=dict[str, dict[str, object]])
-    batches: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
+    blobs: dict[str, Blob] = field(default_factory=lambda: {})
+    checkpoints: dict[str, dict[str, object]] = field(default_factory=lambda: {})
+    batches: list[dict[str, object]] = field(default_factory=lambda: [])
     pruned: int = 0
 
     def write(self, pending: Sequence[Pending]) -> None:

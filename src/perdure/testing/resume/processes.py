@@ -78,7 +78,10 @@ class Child:
     def _read(self, seconds: float) -> tuple[bytes, bool]:
         """Return the child's output, and True if it still runs after this time. Its death closes the pipe."""
         output = b""
-        while select.select([self.pipe], [], [], seconds)[0]:
+        # Not select(), which knows no more than 1024 files.
+        readable = select.poll()
+        readable.register(self.pipe, select.POLLIN)
+        while readable.poll(seconds * 1000):
             chunk = os.read(self.pipe, _CHUNK)
             if not chunk:
                 return output, False
