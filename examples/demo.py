@@ -261,11 +261,11 @@ def main() -> None:
     console.print(timeline(sorted(calls, key=order), lives))
     if sorted(come_back(lives)) != sorted(calls) or third[-1]["text"] != result:
         sys.exit(f"not what an undisturbed run does: {come_back(lives)}, {third[-1]['text']!r}\n{calls}, {result!r}")
-    console.print(Panel(result, title="the result", subtitle="[green]the same as of a run that nobody disturbed[/]"))
+    console.print(Panel(result, title="the result", subtitle="[green]the same as without a kill[/]"))
     console.print(
-        f"{len(calls)} calls came back, each of them [green]once[/]. The two that were under way when the process died "
-        "were made again, since nobody had their answers. All else of these turns was on disk, though the superstep "
-        "had no checkpoint yet."
+        f"{len(calls)} calls returned, each of them [green]once[/]. The two calls in flight when the process died were "
+        "made again, because their answers were lost. Everything else of these turns was on disk, although the "
+        "superstep had no checkpoint yet."
     )
 
 
