@@ -236,7 +236,7 @@ def main() -> None:
     console.print(
         Panel(
             "Three agents work side by side on a report: each asks its model, calls a tool, asks its model again. "
-            "What a model or a tool has given is on disk, in one SQLite file, before the agent has it.",
+            "What a model or a tool returns is on disk, in one SQLite file, before the agent gets it.",
             title="perdure",
         )
     )
@@ -246,8 +246,8 @@ def main() -> None:
         console.print(f"[red]SIGKILL[/] to process {first[0]['pid']}, in the middle of two turns.")
         second = to_the_end("worker", database)
         console.print(
-            f"The very same command again: process {second[0]['pid']} goes on inside of the turns, "
-            "until a call needs approval, and ends."
+            f"The same command again: process {second[0]['pid']} continues inside the turns. "
+            "It ends when a call needs approval."
         )
         [question] = to_the_end("approve", database, "alice")
         console.print(
@@ -255,7 +255,7 @@ def main() -> None:
             f"Here a person, alice, approves the call: {question['text']!r}."
         )
         third = to_the_end("worker", database)
-        console.print("The same command, for the last time:\n")
+        console.print("The same command, one last time:\n")
     lives = [first, second, third]
     result, calls = asyncio.run(undisturbed())
     console.print(timeline(sorted(calls, key=order), lives))

@@ -7,6 +7,7 @@ import os
 import re
 import tempfile
 import unicodedata
+from abc import ABC, abstractmethod
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, get_args
@@ -112,7 +113,7 @@ def _render(dot: str, wanted: Format) -> bytes:
         ) from error
 
 
-class _Notation:
+class _Notation(ABC):
     """Draws a graph: boxes for executors, arrows for edges, frames for sub-workflows. A subclass writes them."""
 
     head: ClassVar[Sequence[str]]
@@ -173,25 +174,25 @@ class _Notation:
         plain_first = sorted(ids, key=lambda id_: self.spell(id_) != id_)
         return {id_: self._name((*path, id_)) for id_ in plain_first}
 
+    @abstractmethod
     def spell(self, text: str) -> str:
         """Return a valid name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def box(self, name: str, label: str, *, is_start: bool) -> str:
         """Return the statement of an executor. People read the label."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fan_in(self, name: str) -> str:
         """Return the statement of the point where the arrows of several sources meet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def arrow(self, source: str, target: str, when: str | None = None) -> str:
         """Return the statement of an arrow. One that is not always taken has a reason and is dashed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def frame(self, name: str, label: str, *, is_start: bool) -> Sequence[str]:
         """Return the first lines of a sub-workflow's frame, and the last one."""
-        raise NotImplementedError
 
 
 class _Dot(_Notation):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import typing
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -18,7 +19,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from pydantic import BaseModel
 
-from perdure.codec import Codec, Trust, register_type
+from perdure.codec import Codec, Trust, document, register_type
 from perdure.log import Log
 
 PAGE = Path(__file__).parents[2] / "docs" / "checkpoint-format.md"
@@ -135,3 +136,11 @@ def test_the_order_of_an_ordered_dict_is_kept_if_mappings_are_sorted() -> None:
     value = OrderedDict[str, int](b=1, a=2)
     codec = Codec(Trust.of())
     assert codec.encode(value, path="x", sorts_mappings=True) == codec.encode(value, path="x")
+
+
+@pytest.mark.parametrize("name", ["\0", "\0\0", 'a"\0"b', "plain"])
+def test_document_keeps_names_that_look_like_the_mark_of_an_inserted_value(name: str) -> None:
+    inserted = Codec(Trust.of()).encode({"value": 1}, path="it")
+    tree = {name: [name, inserted, {"inner": inserted}, name]}
+    found = json.loads(document(tree).text)
+    assert found == {name: [name, {"value": 1}, {"inner": {"value": 1}}, name]}

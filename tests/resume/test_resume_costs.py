@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from perdure.storage import Store
 
 ENDS = ["commit", "release"]
-"""What is asked when one superstep is left: the commit tells what waits in the inbox."""
+"""Calls for the last superstep. The commit returns the newest command, so the inbox is not read."""
 
 GOES_ON = ["blobs", "journal", "inbox", *ENDS]
-"""What is asked when the lease is acquired and its head is read, of a store that does not read at once."""
+"""Calls after the lease is acquired and the head is read, for a store without combined reads."""
 
 
 class Asked:
