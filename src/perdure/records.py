@@ -13,6 +13,8 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from perdure.data_classes import value_class
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import timedelta
@@ -44,7 +46,7 @@ def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=_DIGEST_SIZE).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Blob:
     """A blob: an encoded value, or a piece of one, addressed by the hash of its bytes."""
 
@@ -59,7 +61,7 @@ class Blob:
         return cls(digest(data), data, refs, kind)
 
 
-@dataclass(slots=True)
+@value_class
 class Manifest:
     """A checkpoint as a store keeps it. The table of contents, `toc`, says which blob is at which path.
 
@@ -221,7 +223,7 @@ class Lease:
     """The run as it was claimed, which saves another read. None if the store does not return it."""
 
 
-@dataclass(slots=True)
+@value_class
 class Commit:
     """All changes of one commit, made in one transaction."""
 
@@ -240,7 +242,7 @@ class Commit:
     """The events of the commit. The store numbers them."""
 
 
-@dataclass(slots=True)
+@value_class
 class NewEvents:
     """The events of one commit, as one value."""
 
@@ -252,7 +254,7 @@ class NewEvents:
     """Blobs to be written with them."""
 
 
-@dataclass(slots=True)
+@value_class
 class EventBatch:
     """The stored events of one commit, numbered from `first` on. The first event of a run is 1."""
 
@@ -312,7 +314,7 @@ class Mark:
     is_halted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class JournalRecord:
     """A finished piece of the superstep in progress."""
 

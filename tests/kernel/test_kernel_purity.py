@@ -15,6 +15,7 @@ ALLOWED = {
     "collections.abc",
     "dataclasses",
     "itertools",
+    "perdure.data_classes",
     "perdure.graph",
     "typing",
 }

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from perdure.checkpoint.manifest import header_of
+from perdure.data_classes import new_dict, new_list
 from perdure.records import (
     Archive,
     ArchivedCheckpoint,
@@ -281,11 +282,11 @@ class _Gathered:
     """The parts of the export that were read so far."""
 
     record: RunRecord | None = None
-    checkpoints: list[ArchivedCheckpoint] = field(default_factory=lambda: [])
-    blobs: dict[str, Blob] = field(default_factory=lambda: {})
-    journal: list[JournalRecord] = field(default_factory=lambda: [])
-    inbox: list[Command] = field(default_factory=lambda: [])
-    events: list[EventBatch] = field(default_factory=lambda: [])
+    checkpoints: list[ArchivedCheckpoint] = field(default_factory=new_list)
+    blobs: dict[str, Blob] = field(default_factory=new_dict)
+    journal: list[JournalRecord] = field(default_factory=new_list)
+    inbox: list[Command] = field(default_factory=new_list)
+    events: list[EventBatch] = field(default_factory=new_list)
 
     def take(self, kind: str, line: dict[str, Any]) -> None:
         """Add a line. The first one must be about the run, and the others belong to it."""

@@ -213,11 +213,19 @@ def request_tree(request: Request, codec: Codec) -> Tree:
 
 def event_tree(event: PendingEvent, codec: Codec) -> Tree:
     """Return the document of an event. A value that can't be encoded is left out, so that events never fail a run."""
-    for name in ("data", "details"):
-        value = getattr(event, name)
-        refusal = None if value is None else as_kept(value).refusal
-        if refusal is not None:
-            event = replace(event, **{name: None, "lost": str(refusal)})
+    data, details = event.data, event.details
+    if data is None and details is None and not event.path and event.request_id is None and event.lost is None:
+        # Most events say only who did something: this takes a fifth of the time.
+        tree: Tree = {"type": event.type}
+        if event.executor_id is not None:
+            tree["executor_id"] = event.executor_id
+        if event.iteration is not None:
+            tree["iteration"] = event.iteration
+        return tree
+    if data is not None and (refusal := as_kept(data).refusal) is not None:
+        event = replace(event, data=None, lost=str(refusal))
+    if details is not None and (refusal := as_kept(details).refusal) is not None:
+        event = replace(event, details=None, lost=str(refusal))
     layout = _OUTPUT_EVENT if event.type in ("output", "intermediate") else EVENT
     return layout.write(event, codec)
 

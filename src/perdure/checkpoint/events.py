@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.checkpoint.documents import EVENT, DocumentReader, event_tree
-from perdure.codec import DamagedPartError, as_kept, decode, document, loads, verified
+from perdure.codec import DamagedPartError, DataclassKind, as_kept, decode, document, loads, stored_name, verified
 from perdure.errors import CheckpointDamagedError, IncompatibleTypeError, UntrustedTypeError
-from perdure.events import Undecoded, WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
+from perdure.events import CheckpointInfo, Undecoded, WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
 from perdure.records import NewEvents
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from perdure.checkpoint.documents import Tree
     from perdure.codec import Codec
-    from perdure.events import CheckpointInfo
     from perdure.kernel import PendingEvent, Request
     from perdure.records import EventBatch
 
@@ -48,7 +47,7 @@ def event_batch(
     for event in events:
         tree = event_tree(event, codec)
         if event.type == "checkpoint" and checkpoint is not None and event.data is None:
-            tree["data"] = codec.encode(checkpoint, path="data of a 'checkpoint' event")
+            tree["data"] = _info_tree(checkpoint)
         request = (requests or {}).get(event.request_id or "") if event.type == "request_info" else None
         if request is not None:
             path = f"request {request.id!r}"
@@ -57,6 +56,22 @@ def event_batch(
         trees.append(tree)
     encoded = document(trees)
     return NewEvents(len(events), encoded.text, encoded.refs, encoded.blobs)
+
+
+_INFO_TYPE = stored_name(CheckpointInfo)
+
+
+def _info_tree(info: CheckpointInfo) -> Tree:
+    """Return the tree that the codec would write. Every superstep has one, and the codec takes 12 us for it."""
+    fields = {
+        "checkpoint_id": info.checkpoint_id,
+        "previous_checkpoint_id": info.previous_checkpoint_id,
+        "run_id": info.run_id,
+        "workflow_name": info.workflow_name,
+        "iteration_count": info.iteration_count,
+        "timestamp": info.timestamp,
+    }
+    return {"~": DataclassKind.tag, "type": _INFO_TYPE, "fields": fields}
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from perdure.codec import (
     register_type,
     stored_name,
 )
+from perdure.data_classes import new_dict
 from perdure.errors import CheckpointDamagedError, EncodeError
 from perdure.kernel import ActivationResult, Effects, UnroutedMessage, Write
 from perdure.records import digest
@@ -247,7 +248,7 @@ class StepRecord:
     round: int = 0
     is_open: bool = True
     result: Kept | None = None
-    spent: Mapping[str, float] = field(default_factory=lambda: {})
+    spent: Mapping[str, float] = field(default_factory=new_dict)
     key: str | None = None
     request_id: str | None = None
     raised: tuple[RaisedRecord, ...] = ()

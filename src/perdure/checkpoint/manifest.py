@@ -8,11 +8,12 @@ format.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perdure.checkpoint.documents import DocumentReader, tree_of
 from perdure.codec import DamagedPartError, Encoded, document, dumps, loads, verified
+from perdure.data_classes import new_dict, value_class
 from perdure.errors import CheckpointDamagedError, PartDamagedError, WorkflowCheckpointException
 from perdure.records import Blob, NewRun
 
@@ -40,16 +41,16 @@ _ENTRY_LENGTH = 48
 """The length of a table entry without its path: a hash and punctuation."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Contents:
     """The entries of one checkpoint. Those in `pieces` and `toc` override those `listed` in the base."""
 
-    pieces: Mapping[str, bytes] = field(default_factory=lambda: {})
+    pieces: Mapping[str, bytes] = field(default_factory=new_dict)
     """Inline texts."""
-    toc: Mapping[str, str] = field(default_factory=lambda: {})
+    toc: Mapping[str, str] = field(default_factory=new_dict)
     base: str | None = None
-    listed: Mapping[str, str] = field(default_factory=lambda: {})
-    gone: Mapping[str, None] = field(default_factory=lambda: {})
+    listed: Mapping[str, str] = field(default_factory=new_dict)
+    gone: Mapping[str, None] = field(default_factory=new_dict)
     """The paths of the base that no longer exist, in order."""
     spent: int = 0
     """The total size of the differences from the base in all checkpoints since it was written."""
@@ -261,7 +262,7 @@ def known_paths(manifest: Manifest) -> set[str]:
         return {*manifest.toc, *_pieces(manifest)}
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Written:
     """A checkpoint, as the writer of the next one needs it."""
 

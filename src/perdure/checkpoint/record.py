@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.checkpoint.manifest import Reader, header_of, naming
 from perdure.clock import SystemClock
 from perdure.codec import CodedValues, DamagedPartError, Kept, decode, loads, read_document, register_type, verified
+from perdure.data_classes import new_dict
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.events import (
     CheckpointInfo,
@@ -54,11 +55,11 @@ class WorkflowCheckpoint:
     checkpoint_id: str = field(default_factory=_new_id)
     previous_checkpoint_id: str | None = None
     timestamp: str = field(default_factory=_now)
-    messages: dict[str, list[WorkflowMessage]] = field(default_factory=lambda: {})
-    state: dict[str, Any] = field(default_factory=lambda: {})
-    pending_request_info_events: dict[str, WorkflowEvent[Any]] = field(default_factory=lambda: {})
+    messages: dict[str, list[WorkflowMessage]] = field(default_factory=new_dict)
+    state: dict[str, Any] = field(default_factory=new_dict)
+    pending_request_info_events: dict[str, WorkflowEvent[Any]] = field(default_factory=new_dict)
     iteration_count: int = 0
-    metadata: dict[str, Any] = field(default_factory=lambda: {})
+    metadata: dict[str, Any] = field(default_factory=new_dict)
     version: str = "1.0"
     run_id: str = ""
 

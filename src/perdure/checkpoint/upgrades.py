@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from perdure.data_classes import new_dict
 from perdure.errors import IncompatibleTypeError, UntrustedTypeError, WorkflowCheckpointException
 from perdure.graph import INTERNAL_SOURCE_ID, SHARED_SCOPE, FanInEdgeGroup, private_owner, private_scope, wiring
 from perdure.kernel import Delivery
@@ -29,7 +30,7 @@ class Migrated:
     """A snapshot in terms of the present version, and the renamed executors."""
 
     snapshot: Snapshot
-    renamed: Mapping[str, str] = field(default_factory=lambda: {})
+    renamed: Mapping[str, str] = field(default_factory=new_dict)
 
 
 async def migrate(snapshot: Snapshot, stored: Mapping[str, Any], graph: Graph, values: Values) -> Migrated:
@@ -183,7 +184,7 @@ class CompatibilityReport:
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
-    renamed: Mapping[str, str] = field(default_factory=lambda: {})
+    renamed: Mapping[str, str] = field(default_factory=new_dict)
     retyped: tuple[str, ...] = ()
     edges_added: tuple[str, ...] = ()
     edges_removed: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from urllib.parse import quote
 from perdure.checkpoint.documents import DELAYED, DELIVERY, OUTPUT, SUSPENDED, fan_in_tree, request_tree
 from perdure.checkpoint.manifest import FORMAT, Written, gathered, pieces_text
 from perdure.codec import as_kept, document, dumps
+from perdure.data_classes import new_dict, new_list, new_set
 from perdure.kernel import Limits, Snapshot
 from perdure.records import Blob, Manifest, digest
 from perdure.typenames import describe_stored
@@ -77,10 +78,10 @@ class Changes:
     """The entries that differ between two snapshots, and removed paths."""
 
     codec: Codec
-    tails: dict[str, list[tuple[object, Encoded]]] = field(default_factory=lambda: {})
+    tails: dict[str, list[tuple[object, Encoded]]] = field(default_factory=new_dict)
     """The elements of incomplete chunks, as they were last written."""
-    fresh: dict[str, Fresh] = field(default_factory=lambda: {})
-    gone: list[str] = field(default_factory=lambda: [])
+    fresh: dict[str, Fresh] = field(default_factory=new_dict)
+    gone: list[str] = field(default_factory=new_list)
 
     def compare(self, before: Snapshot | None, after: Snapshot, prefix: str = "") -> Changes:
         """Add the entries of `after` that differ from `before`, or all of them if `before` is None.
@@ -98,9 +99,11 @@ class Changes:
                 self.fresh[f"{prefix}request/{key}"] = Fresh(document(request_tree(request, self.codec)), "lasting")
         self.gone += [f"{prefix}request/{key}" for key in before.requests if key not in after.requests]
         for name in _WHOLE:
-            self._whole(name, getattr(before, name), getattr(after, name), prefix)
+            if (new := getattr(after, name)) is not (old := getattr(before, name)):
+                self._whole(name, old, new, prefix)
         for name in _TRAILS:
-            self._trail(name, getattr(before, name), getattr(after, name), prefix)
+            if (new := getattr(after, name)) is not (old := getattr(before, name)):
+                self._trail(name, old, new, prefix)
         if after.kwargs is not before.kwargs:
             old, new = ({} if each is None else {"kwargs": each} for each in (before.kwargs, after.kwargs))
             self._values(old, new, lambda key: f"{prefix}{key}")
@@ -127,7 +130,7 @@ class Changes:
             self.gone += [path(key) for key in before if key not in after]
 
     def _whole(self, name: str, before: Any, after: Any, prefix: str) -> None:
-        if before is after or before == after:
+        if before == after:
             return
         if not after or after == Limits():
             self.gone.append(f"{prefix}{name}")
@@ -139,8 +142,6 @@ class Changes:
         self.fresh[f"{prefix}{name}"] = Fresh(encoded, "passing", old)
 
     def _trail(self, name: str, before: Trail[Any], after: Trail[Any], prefix: str) -> None:
-        if before is after:
-            return
         shared = len(before.sealed)
         # A trail only grows: if it has a chunk, it has everything before it.
         if not shared or shared > len(after.sealed) or after.sealed[shared - 1] is not before.sealed[shared - 1]:
@@ -193,11 +194,11 @@ class Author:
 class _Draft:
     """A checkpoint under construction: inline texts, and new blobs by path."""
 
-    pieces: dict[str, bytes] = field(default_factory=lambda: {})
-    fresh: dict[str, Blob] = field(default_factory=lambda: {})
-    nested: list[Blob] = field(default_factory=lambda: [])
-    changed: list[str] = field(default_factory=lambda: [])
-    gone: set[str] = field(default_factory=set[str])
+    pieces: dict[str, bytes] = field(default_factory=new_dict)
+    fresh: dict[str, Blob] = field(default_factory=new_dict)
+    nested: list[Blob] = field(default_factory=new_list)
+    changed: list[str] = field(default_factory=new_list)
+    gone: set[str] = field(default_factory=new_set)
     """Removed paths whose blobs are still needed."""
     room: int = PIECES_LENGTH_MAX
 

@@ -36,6 +36,7 @@ from perdure.codec.objects import (
 from perdure.codec.reader import Node, Origin, Reader, Source, Tag
 from perdure.codec.trust import Trust
 from perdure.codec.writer import ATOMS, LEAF_LENGTH_MIN, Leaf, Memo, Write, Writer, text_leaf, to_bytes, too_deep
+from perdure.data_classes import new_dict, new_list, new_set
 from perdure.errors import EncodeError, ValueTooLargeError
 
 if TYPE_CHECKING:
@@ -309,9 +310,9 @@ class Held:
 class LiveValues:
     """Keeps the objects themselves, for runs without storage."""
 
-    held: dict[str, dict[str, Held]] = field(default_factory=lambda: {})
+    held: dict[str, dict[str, Held]] = field(default_factory=new_dict)
     """By activation and place: results of steps that could not be recorded, until the activation ends."""
-    memos: dict[str, dict[str, object]] = field(default_factory=lambda: {})
+    memos: dict[str, dict[str, object]] = field(default_factory=new_dict)
 
     def fix(self, value: object, path: str) -> Kept:
         """Keep the object."""
@@ -359,11 +360,11 @@ class CodedValues:
 
     codec: Codec
     is_lenient: bool = False
-    held: dict[str, dict[str, Held]] = field(default_factory=lambda: {})
+    held: dict[str, dict[str, Held]] = field(default_factory=new_dict)
     """By activation and place: results of steps that could not be recorded, until the activation ends."""
-    memos: dict[str, dict[str, object]] = field(default_factory=lambda: {})
-    _noted: set[str] = field(default_factory=set[str])
-    _warnings: list[str] = field(default_factory=lambda: [])
+    memos: dict[str, dict[str, object]] = field(default_factory=new_dict)
+    _noted: set[str] = field(default_factory=new_set)
+    _warnings: list[str] = field(default_factory=new_list)
 
     def of_run(self) -> CodedValues:
         """Return an object for one run, with warnings of its own."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import dataclass, field, replace
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from perdure.codec.errors import DamagedPartError
+from perdure.data_classes import new_dict
 from perdure.records import Blob, digest
 
 if TYPE_CHECKING:
@@ -47,13 +49,13 @@ class Encoded:
     """
 
     text: bytes
-    made: Mapping[str, Blob] = field(default_factory=lambda: {}, compare=False, repr=False)
+    made: Mapping[str, Blob] = field(default_factory=new_dict, compare=False, repr=False)
     """The blobs made with the text, by hash, without those of log nodes."""
     refs: tuple[str, ...] = ()
     """The hashes of the blobs that the text itself refers to."""
     immutable: bool = False
     """True if nothing inside can change: then the encoded object itself can be given out again."""
-    branches: Mapping[str, Branch] = field(default_factory=lambda: {}, compare=False, repr=False)
+    branches: Mapping[str, Branch] = field(default_factory=new_dict, compare=False, repr=False)
     """The log nodes of the value, by hash."""
     memories: object = field(default=None, compare=False, repr=False)
     """Entries of the codec's memo that live as long as this object."""
@@ -70,6 +72,8 @@ class Encoded:
     @property
     def size(self) -> int:
         """The size in bytes of the text and of all blobs it needs."""
+        if not (self.made or self.branches):
+            return len(self.text)
         blobs = sum([len(blob.data) for blob in self.made.values()])
         return len(self.text) + blobs + sum([branch.size for branch in self.branches.values()])
 
@@ -196,24 +200,40 @@ def encoder(default: Callable[[Any], object] = _refuse, *, allow_nan: bool = Tru
 _encode = encoder()
 
 
+class _HoleEncoder(threading.local):
+    """Encodes documents, with a hole in place of each encoded value. Made once for each thread."""
+
+    def __init__(self) -> None:
+        self.hole = "\0"
+        self.inserted: list[Encoded] = []
+        """The values in the holes of the last document."""
+        self._encode = encoder(self._leave_hole)
+
+    def _leave_hole(self, value: Encoded) -> str:
+        self.inserted.append(value)
+        return self.hole
+
+    def encode(self, tree: object, hole: str = "\0") -> tuple[bytes, list[Encoded]]:
+        """Return the text of a document and the values that belong in its holes, in order."""
+        self.hole, self.inserted = hole, []
+        return self._encode(tree).encode("utf-8", "surrogatepass"), self.inserted
+
+
+_holes = _HoleEncoder()
+
+
 def document(tree: object) -> Encoded:
     """Encode plain data as JSON. Encoded values in it are inserted as they are, with the blobs they need."""
     if type(tree) is Encoded:
         return tree
-    hole, inserted = "\0", list[Encoded]()
-
-    def leave_hole(value: Encoded) -> str:
-        inserted.append(value)
-        return hole
-
-    text = encoder(leave_hole)(tree).encode("utf-8", "surrogatepass")
+    hole = "\0"
+    text, inserted = _holes.encode(tree)
     if not inserted:
         return Encoded(text)
     while len(between := text.split(dumps(hole))) != len(inserted) + 1:
         # A name or an id is the text of a hole.
         hole += "\0"
-        inserted.clear()
-        text = encoder(leave_hole)(tree).encode("utf-8", "surrogatepass")
+        text, inserted = _holes.encode(tree, hole)
     filled = [b""] * (len(between) + len(inserted))
     filled[::2], filled[1::2] = between, [each.text for each in inserted]
     made: dict[str, Blob] = {}

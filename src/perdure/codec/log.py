@@ -13,6 +13,7 @@ from perdure.codec.encoded import Encoded, references, require
 from perdure.codec.errors import DamagedPartError, Fault, explained, index_step
 from perdure.codec.reader import INDEX_HEAD, Node, Origin, Reader, Source, Tag, parsed
 from perdure.codec.writer import Write, Writer, to_bytes
+from perdure.data_classes import new_dict, new_list
 from perdure.log import Log, Seals
 from perdure.records import Blob
 
@@ -135,10 +136,10 @@ class _Sealer:
 
     writer: Writer
     nodes: list[LogNode]
-    own: dict[Any, Sequence[Any]] = field(default_factory=lambda: {})
+    own: dict[Any, Sequence[Any]] = field(default_factory=new_dict)
     sealed: int = 0
     """The number of elements of the tail that are sealed."""
-    texts: list[str] = field(default_factory=lambda: [])
+    texts: list[str] = field(default_factory=new_list)
 
     def write(self, tail: list[Any]) -> None:
         """Write the elements of the tail, and seal full chunks."""

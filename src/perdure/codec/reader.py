@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 from perdure.codec.encoded import reference, require, verified
 from perdure.codec.errors import DamagedPartError, Fault, Untrusted, spelled
 from perdure.codec.writer import Chunk, Leaf, Uncopyable, copied, type_of
+from perdure.data_classes import new_dict, new_set
 from perdure.records import Blob
 
 if TYPE_CHECKING:
@@ -278,13 +279,13 @@ class Source:
 
     stored: Mapping[str, bytes] | None = None
     encoded: Encoded | None = None
-    leaves: dict[str, Leaf] = field(default_factory=lambda: {})
+    leaves: dict[str, Leaf] = field(default_factory=new_dict)
     """Long strings and bytes that were read. The memo keeps them as long as this object exists."""
-    chunks: dict[str, Chunk] = field(default_factory=lambda: {})
+    chunks: dict[str, Chunk] = field(default_factory=new_dict)
     """Chunks that were decoded."""
-    branches: dict[str, Branch] = field(default_factory=lambda: {})
+    branches: dict[str, Branch] = field(default_factory=new_dict)
     """Log nodes that were read, so that the same object is used again."""
-    _verified: set[str] = field(default_factory=set[str])
+    _verified: set[str] = field(default_factory=new_set)
 
     def bytes(self, address: str) -> bytes:
         """Return the bytes of a blob. Raises DamagedPartError."""

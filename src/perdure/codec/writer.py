@@ -28,6 +28,7 @@ from zoneinfo import ZoneInfo
 from perdure.codec.encoded import Encoded, reference
 from perdure.codec.errors import Refusal, no_step
 from perdure.codec.trust import is_enum, is_model
+from perdure.data_classes import new_dict, new_list, new_set
 from perdure.records import Blob
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ class Memo:
     _by_hash: WeakValueDictionary[str, Leaf] = field(default_factory=WeakValueDictionary[str, Leaf])
     _chunks: WeakValueDictionary[str, Chunk] = field(default_factory=WeakValueDictionary[str, Chunk])
     _anchored: WeakValueDictionary[int, Chunk] = field(default_factory=WeakValueDictionary[int, Chunk])
-    _seen: set[str] = field(default_factory=set[str])
+    _seen: set[str] = field(default_factory=new_set)
 
     def for_other_trust(self) -> Memo:
         """Return the memo for a codec with another trust. Leaves are shared, chunks are not."""
@@ -314,8 +315,8 @@ class Run:
     """The texts of a sequence's elements, and the writer's number of references after each."""
 
     start: int
-    texts: list[str] = field(default_factory=lambda: [])
-    ends: list[int] = field(default_factory=lambda: [])
+    texts: list[str] = field(default_factory=new_list)
+    ends: list[int] = field(default_factory=new_list)
     known: Sequence[tuple[Chunk, Written]] = ()
     """The chunks before these elements, which were written earlier."""
     elements: Sequence[Any] | None = None
@@ -334,17 +335,17 @@ class Writer:
 
     codec: Codec
     sorts_mappings: bool = False
-    blobs: dict[str, Blob] = field(default_factory=lambda: {})
-    branches: dict[str, Branch] = field(default_factory=lambda: {})
+    blobs: dict[str, Blob] = field(default_factory=new_dict)
+    branches: dict[str, Branch] = field(default_factory=new_dict)
     """The log nodes that the text refers to."""
-    refs: list[str] = field(default_factory=lambda: [])
+    refs: list[str] = field(default_factory=new_list)
     """The blobs that the text so far refers to."""
-    memories: list[object] = field(default_factory=lambda: [])
+    memories: list[object] = field(default_factory=new_list)
     """Memo entries that live as long as the encoded value."""
-    seals: list[Callable[[], None]] = field(default_factory=lambda: [])
+    seals: list[Callable[[], None]] = field(default_factory=new_list)
     """Callbacks to run when the whole value is written."""
     immutable: bool = True
-    _active: set[int] = field(default_factory=set[int])
+    _active: set[int] = field(default_factory=new_set)
 
     def child(self, value: Any, step: Callable[[Any], str] = no_step, place: object = None) -> str:
         """Return the text of a nested value, or a reference if the text is long.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from perdure.checkpoint import plain_record, value_digest
 from perdure.clock import moment_of
 from perdure.codec import Kept, as_kept, document
+from perdure.data_classes import new_dict, new_list, new_set
 from perdure.engine.commit import FRAMEWORK, encode_data, pending_event, request_opened, warning_event
 from perdure.engine.questions import Question, Questions, Requests, require_approved
 from perdure.engine.state import StateView
@@ -78,7 +79,7 @@ class ActivationRecorder:
     """The executors that sent the message."""
     child: Snapshot | None = field(default=None, init=False)
     """The sub-workflow of the executor, if this activation advanced it."""
-    asked_inside: Mapping[str, Request] = field(default_factory=lambda: {}, init=False)
+    asked_inside: Mapping[str, Request] = field(default_factory=new_dict, init=False)
     """Open requests of an agent that is a workflow, with their deadlines."""
     span: Span = field(default=NO_SPAN, init=False)
     failure: WorkflowErrorDetails | None = field(default=None, init=False)
@@ -87,21 +88,21 @@ class ActivationRecorder:
     task: asyncio.Task[Any] | None = field(default=None, init=False)
     """The handler's own task."""
     cancelled_before: int = field(default=0, init=False)
-    yielded: list[Any] = field(default_factory=lambda: [], init=False)
+    yielded: list[Any] = field(default_factory=new_list, init=False)
     requests: Requests | None = field(default=None, init=False)
     steps: Steps | None = field(default=None, init=False)
     questions: Questions | None = field(default=None, init=False)
     _suspender: Suspender | None = field(default=None, init=False)
     _state: StateView | None = field(default=None, init=False)
     _is_over: bool = field(default=False, init=False)
-    _events: list[PendingEvent | _Placeholder] = field(default_factory=lambda: [], init=False)
+    _events: list[PendingEvent | _Placeholder] = field(default_factory=new_list, init=False)
     _own_events: Counter[str] | None = field(default=None, init=False)
     """The number of times the handler itself emitted each event."""
-    _sent: list[tuple[Any, str | None, Moment | None]] = field(default_factory=lambda: [], init=False)
-    _outputs: list[tuple[OutputKind, Any, bool]] = field(default_factory=lambda: [], init=False)
-    _shown: list[Any] = field(default_factory=lambda: [], init=False)
-    _spent: dict[str, float] = field(default_factory=lambda: {}, init=False)
-    _warned: set[str] = field(default_factory=set[str], init=False)
+    _sent: list[tuple[Any, str | None, Moment | None]] = field(default_factory=new_list, init=False)
+    _outputs: list[tuple[OutputKind, Any, bool]] = field(default_factory=new_list, init=False)
+    _shown: list[Any] = field(default_factory=new_list, init=False)
+    _spent: dict[str, float] = field(default_factory=new_dict, init=False)
+    _warned: set[str] = field(default_factory=new_set, init=False)
 
     def __post_init__(self) -> None:
         context, delivery, give = self.context, self.activation.delivery, self.context.values.give

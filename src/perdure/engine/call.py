@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.checkpoint import answer_id, shown
+from perdure.data_classes import new_dict
 from perdure.engine.inbox import accepted, checked_answer
 from perdure.engine.routing import accepts
 from perdure.errors import (
@@ -58,7 +59,7 @@ class Call:
     checkpoint_id: str | None = None
     run_id: str | None = None
     storage: object = None
-    kwargs: Mapping[str, Mapping[str, Any] | None] = field(default_factory=lambda: {})
+    kwargs: Mapping[str, Mapping[str, Any] | None] = field(default_factory=new_dict)
     streaming: bool = False
     takeover: bool = False
     deadline: str | None = None

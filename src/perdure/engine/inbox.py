@@ -16,6 +16,7 @@ from perdure.checkpoint import (
     request_event,
 )
 from perdure.clock import now, seconds_until
+from perdure.data_classes import new_list
 from perdure.engine.commit import encode_data
 from perdure.engine.routing import accepts, fan_ins_of
 from perdure.engine.tasks import stop
@@ -87,7 +88,7 @@ class Inbox:
     waits: bool
     """True to wait for timers of an idle run."""
     is_streamed: bool
-    _commands: list[AnyCommand] = field(default_factory=lambda: [], init=False)
+    _commands: list[AnyCommand] = field(default_factory=new_list, init=False)
     _applied: tuple[str, ...] = field(default=(), init=False)
     """Applied commands that may still be in the inbox: their commit may have failed."""
     _changed: Snapshot | None = field(default=None, init=False)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from perdure.checkpoint import JournalReader, activation_record, events_record, snapshot_record, stored_of
 from perdure.codec import Encoded, Kept, as_kept
+from perdure.data_classes import new_dict, new_list, value_class
 from perdure.engine.tasks import finished
 from perdure.errors import AgentFrameworkException, CheckpointWriteError, EncodeError
 from perdure.records import JournalRecord
@@ -39,14 +40,14 @@ class JournalLog:
     store: Store
     lease: Lease
     codec: Codec
-    records: dict[str, Kept] = field(default_factory=lambda: {})
-    earlier_steps: dict[str, list[str]] = field(default_factory=lambda: {})
+    records: dict[str, Kept] = field(default_factory=new_dict)
+    earlier_steps: dict[str, list[str]] = field(default_factory=new_dict)
     """By activation_id: the keys of the steps that an earlier attempt recorded."""
     head: str | None = None
     before: Snapshot | None = None
     """The snapshot of the head, if it is known."""
     writing: asyncio.Task[None] | None = None
-    _queued: list[JournalRecord] = field(default_factory=lambda: [])
+    _queued: list[JournalRecord] = field(default_factory=new_list)
 
     async def open(self, head: str, before: Snapshot | None, *, records: Sequence[JournalRecord] | None = None) -> None:
         """Read the records that an earlier attempt made since the head, unless they are given."""
@@ -128,7 +129,7 @@ class JournalLog:
         self._add(key, encoded)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Journal:
     """Records of a superstep, by key: a log's keys below a prefix, and records that a snapshot carries.
 
@@ -138,7 +139,7 @@ class Journal:
 
     log: JournalLog | None = None
     prefix: str = ""
-    carried: Mapping[str, object] = field(default_factory=lambda: {})
+    carried: Mapping[str, object] = field(default_factory=new_dict)
 
     def under(self, prefix: str, carried: Mapping[str, object]) -> Journal:
         """Return the part below a prefix, with the records that its own snapshot carries."""

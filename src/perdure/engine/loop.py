@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from perdure.clock import SystemClock, seconds_until
+from perdure.data_classes import new_dict, new_list
 from perdure.engine.commit import FRAMEWORK, live_event, pending_event, warning_event
 from perdure.engine.journal import Journal
 from perdure.engine.routing import fan_ins_of, fold_superstep
@@ -81,7 +82,7 @@ class RunLoop:
     """None if the run is not checkpointed."""
     scope_id: str
     streaming: bool = False
-    run_kwargs: dict[str, Any] = field(default_factory=lambda: {})
+    run_kwargs: dict[str, Any] = field(default_factory=new_dict)
     changes: ChangeDetector = field(default_factory=ChangeDetector)
     clock: Clock = field(default_factory=SystemClock)
     inbox: Inbox | None = None
@@ -94,21 +95,21 @@ class RunLoop:
     """True if commands are committed and nothing is run."""
     watches_inbox: bool = False
     """True if a cancel command may stop a superstep in progress."""
-    carried: Mapping[str, object] = field(default_factory=lambda: {})
+    carried: Mapping[str, object] = field(default_factory=new_dict)
     """For a sub-workflow: its records in the parent's checkpoint."""
     budget: BudgetTracker = field(default_factory=BudgetTracker)
     describe: Callable[[Snapshot], Events] | None = None
     """Return what to emit about the run once the waiting commands are applied."""
     _journal: Journal = field(default_factory=Journal, init=False)
-    _fan_ins: Mapping[str, FanIn] = field(default_factory=lambda: {}, init=False)
-    _uncommitted: list[PendingEvent] = field(default_factory=lambda: [], init=False)
+    _fan_ins: Mapping[str, FanIn] = field(default_factory=new_dict, init=False)
+    _uncommitted: list[PendingEvent] = field(default_factory=new_list, init=False)
     """Events of a commit that failed."""
     _superstep: Superstep | None = field(default=None, init=False)
     _must_stop: bool = field(default=False, init=False)
     """True if a cancel command or the deadline came, and was not applied yet."""
     _failure: Exception | None = field(default=None, init=False)
     """The error of a command that ends the run."""
-    _watchers: list[asyncio.Task[None]] = field(default_factory=lambda: [], init=False)
+    _watchers: list[asyncio.Task[None]] = field(default_factory=new_list, init=False)
 
     async def run(self) -> AsyncGenerator[Events]:
         """Run supersteps until the run is idle. Between two of them nothing happens until the reader continues.
@@ -126,8 +127,10 @@ class RunLoop:
                     continue  # a command came, or a timer is due
                 self._require_limits()
                 iteration = self.snapshot.iteration + 1
-                yield [WorkflowEvent("superstep_started", iteration=iteration, origin=FRAMEWORK)]
-                superstep = self._begin_superstep()
+                started = [WorkflowEvent("superstep_started", iteration=iteration, origin=FRAMEWORK)]
+                if self.streaming:
+                    yield started
+                superstep = self._begin_superstep([] if self.streaming else started)
                 try:
                     async with superstep:
                         while events := await superstep.next_events():
@@ -138,9 +141,7 @@ class RunLoop:
                         after, warnings = await fold_superstep(
                             self.graph, self.values, self._fan_ins, self.snapshot, results
                         )
-                        if warnings:
-                            yield warnings
-                        events = await self._commit_superstep(superstep, results, after, warnings)
+                        events = [*warnings, *await self._commit_superstep(superstep, results, after, warnings)]
                 except BudgetExceededError as error:
                     raise self._in_full(error) from error
                 yield events
@@ -158,7 +159,7 @@ class RunLoop:
             return False
         return self.inbox is None or not await self.inbox.wait(self.snapshot)
 
-    def _begin_superstep(self) -> Superstep:
+    def _begin_superstep(self, emitted: Events) -> Superstep:
         graph, snapshot, span, log = self.graph, self.snapshot, self.span, self._journal.log
         if graph.fan_ins and not self._fan_ins:
             self._fan_ins = fan_ins_of(graph)
@@ -181,6 +182,7 @@ class RunLoop:
             keeps_records=keeps_records,
             has_records=keeps_records and bool(carried or (log is not None and log.records)),
             budget=self.budget,
+            emitted=emitted,
         )
         limit = graph.rules.max_concurrency
         slots = None if limit is None else asyncio.Semaphore(limit)

@@ -22,6 +22,7 @@ from perdure.checkpoint import (
     saved_fields,
 )
 from perdure.codec import Trust, as_kept
+from perdure.data_classes import new_dict, new_list
 from perdure.engine.commit import StoreCommitter
 from perdure.engine.journal import JournalLog
 from perdure.engine.local_lock import lock_run
@@ -52,7 +53,7 @@ class Blueprint:
 
     graph: Graph
     clock: Clock
-    _bound: list[Binding] = field(default_factory=lambda: [], init=False, compare=False, repr=False)
+    _bound: list[Binding] = field(default_factory=new_list, init=False, compare=False, repr=False)
     """The last storage: most workflows use one, and finding its types takes time."""
 
     @cached_property
@@ -92,7 +93,7 @@ class LoadedRun:
     lease: Lease | None = None
     head: Manifest | None = None
     position: int = -1
-    run_kwargs: dict[str, Any] = field(default_factory=lambda: {})
+    run_kwargs: dict[str, Any] = field(default_factory=new_dict)
     first_input: object = ABSENT
     """The message that began a run without a storage."""
     is_new: bool = False

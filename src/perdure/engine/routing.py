@@ -6,9 +6,9 @@ Conditions and selections are users' code. They run here when the superstep has 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from perdure.data_classes import evolve, value_class
 from perdure.engine.commit import FRAMEWORK, warning_event
 from perdure.errors import StateConflictError, UndeliveredError
 from perdure.events import UndeliveredMessage, WorkflowEvent
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from perdure.kernel import ActivationResult, Effects, Snapshot, StateKey, UnroutedMessage
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Routing:
     """The destinations of one message; `undelivered` says why it has none, if that is a loss."""
 
@@ -152,7 +152,7 @@ async def fold_superstep(
     effects: list[Effects] = []
     for result in results:
         sends = [await _route(graph, values, result, unrouted, events) for unrouted in result.unrouted]
-        effects.append(replace(result.effects, sends=tuple(sends)) if sends else result.effects)
+        effects.append(evolve(result.effects, sends=tuple(sends)) if sends else result.effects)
     for conflict in conflicts(effects) if len(effects) > 1 else ():
         if conflict.key not in graph.reducers:
             error = StateConflictError(key=conflict.key[1], executor_ids=conflict.executor_ids)

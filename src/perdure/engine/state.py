@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.codec import as_kept
+from perdure.data_classes import new_dict
 from perdure.errors import EncodeError, WorkflowCheckpointException
 from perdure.graph import SHARED_SCOPE, Executor, no_exit, wiring
 from perdure.kernel import Snapshot, Write
@@ -112,8 +113,8 @@ class BudgetTracker:
 
     parent: BudgetTracker | None = None
     activation_id: str = ""
-    _totals: Mapping[str, float] = field(default_factory=lambda: {}, init=False)
-    _children: dict[str, BudgetTracker] = field(default_factory=lambda: {}, init=False)
+    _totals: Mapping[str, float] = field(default_factory=new_dict, init=False)
+    _children: dict[str, BudgetTracker] = field(default_factory=new_dict, init=False)
 
     def child(self, activation_id: str) -> BudgetTracker:
         """Return the tracker of an activation inside this one."""
@@ -233,7 +234,7 @@ class ChangeDetector:
     Only what is cheap is compared: the identity of each attribute, and its length.
     """
 
-    _is_watched: dict[str, bool] = field(default_factory=lambda: {})
+    _is_watched: dict[str, bool] = field(default_factory=new_dict)
 
     def observe(self, executor: Executor) -> Attributes | None:
         """Return the attributes of the executor with their lengths; None if its changes are of no interest."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from perdure.checkpoint import request_event
+from perdure.data_classes import new_dict, new_list, new_set
 from perdure.engine.activation import ActivationRecorder
 from perdure.engine.commit import FRAMEWORK, output_events, pending_event, warning_event
 from perdure.engine.state import has_hooks, load, saved_state
@@ -56,15 +57,15 @@ class ActivationContext:
     has_records: bool
     """True if an earlier attempt has recorded anything."""
     budget: BudgetTracker
-    emitted: list[WorkflowEvent[Any]] = field(default_factory=lambda: [])
+    emitted: list[WorkflowEvent[Any]] = field(default_factory=new_list)
     """Events that the reader of the run has not taken yet."""
     reader: asyncio.Future[None] | None = None
     """Set while the reader waits: a streaming one for events, any other for the end of the superstep."""
-    overlays: dict[str, dict[StateKey, Write]] = field(default_factory=lambda: {})
+    overlays: dict[str, dict[StateKey, Write]] = field(default_factory=new_dict)
     """By executor: the writes of its earlier activations in this superstep."""
-    children: dict[str, Snapshot] = field(default_factory=lambda: {})
+    children: dict[str, Snapshot] = field(default_factory=new_dict)
     """By executor: its sub-workflow as its earlier activations in this superstep left it."""
-    opened: set[str] = field(default_factory=set[str])
+    opened: set[str] = field(default_factory=new_set)
     """The ids of the requests opened in this superstep."""
 
     def emit(self, event: WorkflowEvent[Any]) -> None:
@@ -134,17 +135,17 @@ class Superstep:
     is_committed: bool = False
     recording: asyncio.Handle | None = None
     """Records the ended activations in the next turn of the event loop. The commit cancels it."""
-    _lanes: list[asyncio.Task[None]] = field(default_factory=lambda: [])
+    _lanes: list[asyncio.Task[None]] = field(default_factory=new_list)
     """The tasks, one for each executor."""
     _lanes_running: int = 0
     _error: BaseException | None = None
     """The first error of an activation."""
-    _results: dict[str, ActivationResult] = field(default_factory=lambda: {})
-    _last: dict[str, ActivationResult] = field(default_factory=lambda: {})
+    _results: dict[str, ActivationResult] = field(default_factory=new_dict)
+    _last: dict[str, ActivationResult] = field(default_factory=new_dict)
     """By executor: its ended activation that is the last in plan order."""
-    _states: dict[str, object] = field(default_factory=lambda: {})
+    _states: dict[str, object] = field(default_factory=new_dict)
     """By executor: the state after its last ended activation in this superstep."""
-    _unrecorded: list[ActivationResult] = field(default_factory=lambda: [])
+    _unrecorded: list[ActivationResult] = field(default_factory=new_list)
 
     @property
     def results(self) -> tuple[ActivationResult, ...]:

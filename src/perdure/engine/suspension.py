@@ -18,6 +18,7 @@ from weakref import WeakSet
 from perdure.checkpoint import plain_record
 from perdure.clock import moment_of, now, seconds_until
 from perdure.codec import document
+from perdure.data_classes import new_dict
 from perdure.graph import require_no_exit
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Suspender:
     """How often the task was cancelled before the handler began."""
     waits_for: Wait | None = None
     _in_flight: int = 0
-    _waits: dict[asyncio.Future[None], tuple[Wait, asyncio.Task[Any]]] = field(default_factory=lambda: {})
+    _waits: dict[asyncio.Future[None], tuple[Wait, asyncio.Task[Any]]] = field(default_factory=new_dict)
     _waiting_steps: Counter[int] = field(default_factory=Counter[int])
     _grace: asyncio.Task[None] | None = None
     _subtasks: WeakSet[asyncio.Task[Any]] = field(default_factory=WeakSet["asyncio.Task[Any]"])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from perdure.checkpoint import AttemptsRecord
 from perdure.clock import moment_of, seconds_until
+from perdure.data_classes import new_dict, new_set
 from perdure.errors import BudgetExceededError, RunError, WorkflowCheckpointException
 from perdure.graph import Numbering, no_exit
 
@@ -106,7 +107,7 @@ class CallScope:
     ordinals: Counter[str] = field(default_factory=Counter[str])
     positions: Counter[str] = field(default_factory=Counter[str])
     numberings: defaultdict[str, Numbering] = field(default_factory=lambda: defaultdict(Numbering))
-    calls: set[OpenCall] = field(default_factory=set["OpenCall"])
+    calls: set[OpenCall] = field(default_factory=new_set)
     """The calls of steps and questions that have not ended."""
 
     def new_call(self, *, is_own: bool) -> OpenCall:
@@ -139,7 +140,7 @@ class RunningStep(CallScope):
     owner: object = None
     """The steps of its activation: its function may run another workflow, whose steps are not inside of this one."""
     key: str = ""
-    spent: dict[str, float] = field(default_factory=lambda: {})
+    spent: dict[str, float] = field(default_factory=new_dict)
     outer: RunningStep | None = None
     is_awaited_in_line: bool = True
     """True if the task of the code around it does nothing but await it."""

@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
+from perdure.data_classes import new_set
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
     from contextlib import AbstractContextManager
@@ -224,7 +226,7 @@ class Numbering:
     """Numbers for things of one name. Returned numbers are used again."""
 
     _next: int = 0
-    _free: set[int] = field(default_factory=set[int])
+    _free: set[int] = field(default_factory=new_set)
 
     @property
     def used(self) -> int:

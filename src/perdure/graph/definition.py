@@ -15,6 +15,7 @@ from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from perdure.data_classes import new_dict
 from perdure.errors import (
     EdgeDuplicationError,
     GraphConnectivityError,
@@ -74,9 +75,9 @@ class Migration:
     """
 
     to: int
-    rename: Mapping[str, str] = field(default_factory=dict[str, str])
+    rename: Mapping[str, str] = field(default_factory=new_dict)
     drop: frozenset[str] | set[str] | tuple[str, ...] = ()
-    executor_states: Mapping[str, Upgrade] = field(default_factory=dict[str, "Upgrade"])
+    executor_states: Mapping[str, Upgrade] = field(default_factory=new_dict)
     shared_state: Upgrade | None = None
 
 
@@ -89,7 +90,7 @@ class Rules:
     undelivered: Literal["event", "error"] = "event"
     state_conflicts: Literal["warn", "strict"] = "warn"
     on_checkpoint_error: Literal["stop", "warn"] = "stop"
-    reducers: Mapping[str, Reducer] = field(default_factory=dict[str, "Reducer"])
+    reducers: Mapping[str, Reducer] = field(default_factory=new_dict)
     version: int = 1
     migrations: tuple[Migration, ...] = ()
     record_payloads: bool = False

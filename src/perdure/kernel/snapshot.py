@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+
+from perdure.data_classes import new_dict, value_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +18,7 @@ ItemT = TypeVar("ItemT")
 CHUNK_LENGTH = 32
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Trail(Generic[ItemT]):
     """A frozen sequence that is cheap to extend."""
 
@@ -52,7 +54,7 @@ Moment: TypeAlias = str
 """A time in UTC as ISO 8601 text, which sorts like time."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Request:
     """A question to the outside that has no answer yet."""
 
@@ -73,7 +75,7 @@ class Request:
     """Why stored answers did not fit."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Delivery:
     """An addressed message that waits for the next superstep.
 
@@ -94,7 +96,7 @@ class Delivery:
     """Set for a sub-workflow whose timers are due up to this moment. There is no message then."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Output:
     """A value that an executor yielded."""
 
@@ -105,7 +107,7 @@ class Output:
     """True if a streaming reader gets it as one event although it could be streamed in pieces."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Answered:
     """An answered request: when, by whom, and a short form of the answer."""
 
@@ -115,7 +117,7 @@ class Answered:
     what: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Suspended:
     """An activation that waits for a moment or an answer. Its message is delivered again then."""
 
@@ -124,7 +126,7 @@ class Suspended:
     awaits: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Delayed:
     """A routed message that waits for its time."""
 
@@ -137,7 +139,7 @@ class Delayed:
     fan_ins: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Cancelled:
     """An applied cancel command."""
 
@@ -146,16 +148,16 @@ class Cancelled:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Limits:
     """The deadline and budget of a run, and its spending by resource."""
 
     deadline: Moment | None = None
-    budget: Mapping[str, float] = field(default_factory=lambda: {})
-    spent: Mapping[str, float] = field(default_factory=lambda: {})
+    budget: Mapping[str, float] = field(default_factory=new_dict)
+    spent: Mapping[str, float] = field(default_factory=new_dict)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Snapshot:
     """A run, or a sub-workflow, as a value.
 
@@ -167,20 +169,20 @@ class Snapshot:
     iteration: int = 0
     since_input: int = 0
     deliveries: tuple[Delivery, ...] = ()
-    fan_in: Mapping[str, Mapping[str, tuple[Value, ...]]] = field(default_factory=lambda: {})
-    state: Mapping[StateKey, Value] = field(default_factory=lambda: {})
-    executors: Mapping[str, Value] = field(default_factory=lambda: {})
-    requests: Mapping[str, Request] = field(default_factory=lambda: {})
+    fan_in: Mapping[str, Mapping[str, tuple[Value, ...]]] = field(default_factory=new_dict)
+    state: Mapping[StateKey, Value] = field(default_factory=new_dict)
+    executors: Mapping[str, Value] = field(default_factory=new_dict)
+    requests: Mapping[str, Request] = field(default_factory=new_dict)
     answered: Trail[Answered] = _EMPTY
     outputs: Trail[Output] = _EMPTY
-    children: Mapping[str, Snapshot] = field(default_factory=lambda: {})
+    children: Mapping[str, Snapshot] = field(default_factory=new_dict)
     kwargs: Value = None
     withheld_kwargs: tuple[str, ...] = ()
     received: Trail[str] = _EMPTY
     """Ids of the messages received from outside, so that one sent twice is applied once."""
     suspended: tuple[Suspended, ...] = ()
     delayed: tuple[Delayed, ...] = ()
-    carried: Mapping[str, Value] = field(default_factory=lambda: {})
+    carried: Mapping[str, Value] = field(default_factory=new_dict)
     """Journal records of activations that have not ended, by key."""
     cancelled: Cancelled | None = None
     limits: Limits = Limits()

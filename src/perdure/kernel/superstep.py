@@ -5,10 +5,11 @@ Effects are folded in plan order, never in completion order, so the next snapsho
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from perdure.data_classes import evolve, new_dict, value_class
 from perdure.kernel.snapshot import Delayed, Delivery, Snapshot, Suspended
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from perdure.kernel.snapshot import Limits, Moment, Output, Request, StateKey, Value
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Activation:
     """One handler call in one superstep. `ordinal` counts the calls of its executor."""
 
@@ -31,7 +32,7 @@ class Activation:
         return f"{self.executor_id}#{self.ordinal}"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class RoutedMessage:
     """A sent message with its destinations: executors, fan-in groups; now, or when it is due."""
 
@@ -42,7 +43,7 @@ class RoutedMessage:
     due: Moment | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class PendingEvent:
     """An event that the commit will number."""
 
@@ -59,7 +60,7 @@ class PendingEvent:
     """For a `sub_workflow` event: the event of the sub-workflow."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Suspension:
     """The wait of a suspended activation: until a moment or for a request, with its records so far by key.
 
@@ -72,7 +73,7 @@ class Suspension:
     given_up: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Write:
     """A new value for a state key; `erase` removes the key."""
 
@@ -81,7 +82,7 @@ class Write:
     erase: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Effects:
     """Everything one activation produced. `executor_state` and `child` are None if there is none or it is unchanged.
 
@@ -97,11 +98,11 @@ class Effects:
     executor_state: Value = None
     child: Snapshot | None = None
     events: tuple[PendingEvent, ...] = ()
-    spent: Mapping[str, float] = field(default_factory=lambda: {})
+    spent: Mapping[str, float] = field(default_factory=new_dict)
     suspension: Suspension | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class UnroutedMessage:
     """A sent message before routing. Routing looks at `message`; `data` is its encoded form."""
 
@@ -111,7 +112,7 @@ class UnroutedMessage:
     due: Moment | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ActivationResult:
     """An ended activation before its messages are routed. This is what a journal records.
 
@@ -123,7 +124,7 @@ class ActivationResult:
     updates: Mapping[StateKey, tuple[Value | None, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Conflict:
     """A state key that several executors wrote in one superstep."""
 
@@ -131,7 +132,7 @@ class Conflict:
     executor_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class FanIn:
     """A fan-in group: the sources that must have sent, in order, and the target of the list."""
 
@@ -139,7 +140,7 @@ class FanIn:
     target_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Sending:
     """A message on its way, with its source and the name of the sending."""
 
@@ -208,7 +209,7 @@ def fold(
     has_requests = bool(snapshot.requests) or any(effect.requests for effect in effects)
     has_spent = bool(snapshot.limits.budget) or any(effect.spent for effect in effects)
     # What has not changed stays the same object: the writer of the checkpoint then knows it without comparing.
-    return replace(
+    return evolve(
         snapshot,
         iteration=snapshot.iteration + 1,
         since_input=snapshot.since_input + 1,
