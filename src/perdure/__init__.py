@@ -1,226 +1,27 @@
-"""perdure: durable multi-agent workflows. This module is the list of public names.
+"""perdure: durable multi-agent workflows. `__init__.pyi` is the list of public names, for us and for type checkers.
 
-A name is imported when it is first used. Type checkers read the same list in `__init__.pyi`.
+A name is imported when it is first used.
 """
 
+import ast as _ast
 import importlib as _importlib
 import sys as _sys
+from importlib import resources as _resources
 
 __version__ = "0.1.0"
 
-_NAMES = {
-    "agents": (
-        "Agent",
-        "AgentContext",
-        "AgentExecutor",
-        "AgentExecutorRequest",
-        "AgentExecutorResponse",
-        "AgentMiddleware",
-        "AgentResponse",
-        "AgentResponseUpdate",
-        "AgentRunInputs",
-        "AgentSession",
-        "BaseAgent",
-        "BaseChatClient",
-        "ChatContext",
-        "ChatMiddleware",
-        "ChatMiddlewareLayer",
-        "ChatOptions",
-        "ChatResponse",
-        "ChatResponseUpdate",
-        "ChatTelemetryLayer",
-        "CompactionStrategy",
-        "Content",
-        "ContentType",
-        "ContextProvider",
-        "FunctionInvocationConfiguration",
-        "FunctionInvocationContext",
-        "FunctionInvocationLayer",
-        "FunctionMiddleware",
-        "FunctionTool",
-        "HistoryProvider",
-        "InMemoryHistoryProvider",
-        "Message",
-        "MiddlewareTypes",
-        "Role",
-        "RoleLiteral",
-        "SKIP_PARSING",
-        "SessionContext",
-        "SupportsAgentRun",
-        "SupportsChatGetResponse",
-        "TokenizerProtocol",
-        "ToolMode",
-        "ToolTypes",
-        "UsageDetails",
-        "add_usage_details",
-        "agent_middleware",
-        "chat_middleware",
-        "function_middleware",
-        "merge_chat_options",
-        "normalize_function_invocation_configuration",
-        "normalize_messages",
-        "normalize_tools",
-        "prepend_instructions_to_messages",
-        "register_state_type",
-        "resolve_agent_id",
-        "tool",
-        "validate_chat_options",
-        "validate_tool_mode",
-    ),
-    "checkpoint": ("CompatibilityReport", "InterruptedStep", "StepDecision", "WorkflowCheckpoint"),
-    "clock": ("Clock", "SystemClock"),
-    "codec": ("SizeLimits", "register_type"),
-    "engine": ("NOT_DONE", "step_key"),
-    "errors": (
-        "AdditionItemMismatch",
-        "AgentException",
-        "AgentFrameworkException",
-        "AgentInvalidRequestException",
-        "AgentInvalidResponseException",
-        "AlreadyAnsweredError",
-        "AnswerTypeError",
-        "ApprovalMismatchError",
-        "BlobDamagedError",
-        "BudgetExceededError",
-        "ChatClientException",
-        "ChatClientInvalidAuthException",
-        "ChatClientInvalidRequestException",
-        "ChatClientInvalidResponseException",
-        "CheckpointDamagedError",
-        "CheckpointNotFoundError",
-        "CheckpointWriteError",
-        "ClaimLostError",
-        "CommandWaitsError",
-        "ContentError",
-        "EdgeDuplicationError",
-        "EncodeError",
-        "EventsForgottenError",
-        "ExecutorTimeoutError",
-        "GraphConnectivityError",
-        "IncompatibleGraphError",
-        "IncompatibleTypeError",
-        "LeaseLostError",
-        "MiddlewareException",
-        "MiddlewareTermination",
-        "MissingRunKwargsError",
-        "OptionsError",
-        "PartDamagedError",
-        "RequestError",
-        "ResponseValueError",
-        "RunBusyError",
-        "RunError",
-        "RunExistsError",
-        "RunExportedError",
-        "RunFailedError",
-        "RunNotFoundError",
-        "RunParkedError",
-        "RunQuarantinedError",
-        "RunUnfinishedError",
-        "StaleCommandError",
-        "StaleHeadError",
-        "StateConflictError",
-        "StepError",
-        "StepMismatchError",
-        "StepTimeoutError",
-        "StepUnsettledError",
-        "ToolException",
-        "ToolExecutionException",
-        "TypeCompatibilityError",
-        "UndeliveredError",
-        "UnknownRequestError",
-        "UnknownWorkflowError",
-        "UntrustedTypeError",
-        "UserInputRequiredException",
-        "ValidationTypeEnum",
-        "ValueTooLargeError",
-        "WorkflowCheckpointException",
-        "WorkflowConvergenceException",
-        "WorkflowException",
-        "WorkflowRunnerException",
-        "WorkflowValidationError",
-    ),
-    "events": (
-        "CheckpointInfo",
-        "Undecoded",
-        "UndeliveredMessage",
-        "WorkflowErrorDetails",
-        "WorkflowEvent",
-        "WorkflowEventSource",
-        "WorkflowEventType",
-        "WorkflowRunState",
-    ),
-    "functional": (
-        "FunctionalWorkflow",
-        "FunctionalWorkflowAgent",
-        "RunContext",
-        "StepWrapper",
-        "get_run_context",
-        "step",
-        "workflow",
-    ),
-    "graph": (
-        "Case",
-        "DEFAULT_MAX_ITERATIONS",
-        "Default",
-        "Edge",
-        "EdgeCondition",
-        "Executor",
-        "FailedMessage",
-        "FanInEdgeGroup",
-        "FanOutEdgeGroup",
-        "FunctionExecutor",
-        "INTERNAL_SOURCE_ID",
-        "MessageType",
-        "Migration",
-        "Retry",
-        "SingleEdgeGroup",
-        "State",
-        "SwitchCaseEdgeGroup",
-        "SwitchCaseEdgeGroupCase",
-        "SwitchCaseEdgeGroupDefault",
-        "WorkflowContext",
-        "WorkflowMessage",
-        "executor",
-        "handler",
-        "response_handler",
-        "validate_workflow_graph",
-    ),
-    "hosting": ("AdvanceResult", "Dispatch", "EmbeddedScheduler", "Host", "HostedRun", "Rest", "RunInfo", "Scheduler"),
-    "log": ("Log",),
-    "mcp": ("MCPSpecificApproval", "MCPStdioTool", "MCPStreamableHTTPTool", "MCPTool"),
-    "records": ("FullHistory", "KeepFor", "KeepLast", "LatestOnly", "Retention", "RunStatus"),
-    "secrets": ("Secret",),
-    "storage": (
-        "CheckpointID",
-        "CheckpointStorage",
-        "FileCheckpointStorage",
-        "InMemoryCheckpointStorage",
-        "PartSize",
-        "PendingRequest",
-        "PostgresCheckpointStorage",
-        "SizeReport",
-        "SqliteCheckpointStorage",
-        "open_storage",
-    ),
-    "streams": ("ResponseStream",),
-    "viz": ("WorkflowViz",),
-    "workflows": (
-        "Edit",
-        "Run",
-        "SubWorkflowRequestMessage",
-        "SubWorkflowResponseMessage",
-        "Workflow",
-        "WorkflowAgent",
-        "WorkflowBuilder",
-        "WorkflowExecutor",
-        "WorkflowRunResult",
-        "run_sync",
-    ),
+_stub = _ast.parse((_resources.files(__name__) / "__init__.pyi").read_text("utf-8"))
+
+_HOMES = {
+    alias.name: str(statement.module)
+    for statement in _stub.body
+    if isinstance(statement, _ast.ImportFrom)
+    for alias in statement.names
+    if alias.asname is None
 }
+"""The module of each name."""
 
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
-
-_MODULES = frozenset({"kernel", "types", *_NAMES})
+_MODULES = frozenset({"kernel", "types", *(home.rpartition(".")[2] for home in _HOMES.values())})
 """Submodules that are attributes even if nobody imported them."""
 
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll] - the stub spells it out
@@ -232,7 +33,7 @@ def __getattr__(name: str) -> object:
         globals()[name] = value  # The next access does not come here.
         return value
     if name in _MODULES:
-        return _load(name)
+        return _load(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=_sys.modules[__name__])
 
 
@@ -241,5 +42,5 @@ def __dir__() -> list[str]:
 
 
 def _load(module: str) -> object:
-    # Only names listed above come here, never one from outside.
-    return _importlib.import_module(f"{__name__}.{module}")  # noqa: TID251
+    # Only modules that the stub names come here, never one from outside.
+    return _importlib.import_module(module)  # noqa: TID251

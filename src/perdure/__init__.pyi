@@ -1,4 +1,4 @@
-# Public names for type checkers. `__init__.py` has the same list and imports them on first use.
+# The public names. Type checkers read this file, and `__init__.py` reads it to import a name on first use.
 
 from perdure.agents import (
     SKIP_PARSING,
