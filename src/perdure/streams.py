@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import weakref
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, overload, runtime_checkable
@@ -191,7 +191,11 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         self, transform: Callable[[UpdateT], MaybeAwaitable[Any]], finalizer: Finalizer[Any, Any] | None = None
     ) -> ResponseStream[Any, Any]:
         """Return a stream of transformed updates, which replaces this one."""
-        return ResponseStream(_Mapped(self, transform), finalizer=finalizer)
+
+        async def one(update: UpdateT) -> tuple[Any]:
+            return (await _settled(transform(update)),)
+
+        return ResponseStream(_FlatMapped(self, one), finalizer=finalizer)
 
     @overload
     def flat_map(
@@ -323,60 +327,41 @@ class ResponseStream(Generic[UpdateT, FinalT]):
             error.add_note(f"cleaning up after it failed too: {second!r}")
 
 
-class _Mapped(Generic[UpdateT, OtherUpdateT]):
-    """The iterator behind `map`.
+class _FlatMapped(Generic[UpdateT, OtherUpdateT]):
+    """The iterator behind `map` and `flat_map`.
 
     Not an async generator: a loop that shuts down closes all generators at once, and the inner of two nested ones would
     be closed twice.
     """
 
     def __init__(
-        self, inner: ResponseStream[UpdateT, Any], transform: Callable[[UpdateT], MaybeAwaitable[OtherUpdateT]]
-    ) -> None:
-        self._inner = inner
-        self._transform = transform
-
-    def __aiter__(self) -> AsyncIterator[OtherUpdateT]:
-        return self
-
-    async def __anext__(self) -> OtherUpdateT:
-        return await _settled(self._transform(await anext(self._inner)))
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-class _FlatMapped(Generic[UpdateT, OtherUpdateT]):
-    """The iterator behind `flat_map`."""
-
-    def __init__(
         self,
         inner: ResponseStream[UpdateT, Any],
         transform: Callable[[UpdateT], MaybeAwaitable[Iterable[OtherUpdateT] | AsyncIterable[OtherUpdateT]]],
     ) -> None:
-        self._groups = _Mapped(inner, transform)
-        self._group: AsyncIterator[OtherUpdateT] = _each(())
+        self._inner = inner
+        self._transform = transform
+        self._group: Iterator[OtherUpdateT] | AsyncIterator[OtherUpdateT] = iter(())
 
     def __aiter__(self) -> AsyncIterator[OtherUpdateT]:
         return self
 
     async def __anext__(self) -> OtherUpdateT:
-        while (item := await anext(self._group, _End.TOKEN)) is _End.TOKEN:
-            group = await anext(self._groups)
-            self._group = aiter(group) if isinstance(group, AsyncIterable) else _each(group)
+        while (item := await self._next_of_group()) is _End.TOKEN:
+            group = await _settled(self._transform(await anext(self._inner)))
+            self._group = aiter(group) if isinstance(group, AsyncIterable) else iter(group)
         return item
+
+    async def _next_of_group(self) -> OtherUpdateT | _End:
+        group = self._group
+        return next(group, _End.TOKEN) if isinstance(group, Iterator) else await anext(group, _End.TOKEN)
 
     async def aclose(self) -> None:
         try:
             if hasattr(self._group, "aclose"):
                 await cast("Any", self._group).aclose()
         finally:
-            await self._groups.aclose()
-
-
-async def _each(items: Iterable[T]) -> AsyncIterator[T]:
-    for item in items:
-        yield item
+            await self._inner.aclose()
 
 
 async def _settled(value: MaybeAwaitable[T]) -> T:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,62 +21,33 @@ _INHERITED = ("run_id", "checkpoint_id")
 """The attributes of every span of a run."""
 
 
-class Span(Protocol):
-    """Traced work."""
+class Span:
+    """Traced work. This class does nothing: it stands for work that nobody traces."""
 
     @property
     def traceparent(self) -> str | None:
         """The span as W3C trace context, so that a later attempt can link to it."""
-        ...
-
-    def child(self, name: str, **attributes: str | float | bool | None) -> Span:
-        """Start a nested span."""
-        ...
-
-    def set_checkpoint(self, checkpoint_id: str) -> None:
-        """Set the checkpoint that later nested spans report."""
-        ...
-
-    def say(self, **attributes: str | float | bool | None) -> None:
-        """Add attributes. A name with a dot is used as it is; others get our prefix."""
-        ...
-
-    def link(self, traceparent: str) -> None:
-        """Link to the span of an earlier attempt."""
-        ...
-
-    def end(self, error: BaseException | None = None) -> None:
-        """End the span, with an error if it failed."""
-        ...
-
-
-class _NoSpan:
-    """Does nothing, if nobody traces."""
-
-    @property
-    def traceparent(self) -> str | None:
-        """None."""
         return None
 
     def child(self, name: str, **attributes: str | float | bool | None) -> Span:
-        """Return itself."""
+        """Start a nested span."""
         del name, attributes
         return self
 
     def set_checkpoint(self, checkpoint_id: str) -> None:
-        """Do nothing."""
+        """Set the checkpoint that later nested spans report."""
 
     def say(self, **attributes: str | float | bool | None) -> None:
-        """Do nothing."""
+        """Add attributes. A name with a dot is used as it is; others get our prefix."""
 
     def link(self, traceparent: str) -> None:
-        """Do nothing."""
+        """Link to the span of an earlier attempt."""
 
     def end(self, error: BaseException | None = None) -> None:
-        """Do nothing."""
+        """End the span, with an error if it failed."""
 
 
-NO_SPAN: Span = _NoSpan()
+NO_SPAN = Span()
 _NOTHING = nullcontext()
 
 
@@ -114,7 +85,7 @@ def current(span: Span) -> AbstractContextManager[Any]:
     return span.as_current() if isinstance(span, _OtelSpan) else _NOTHING
 
 
-class _OtelSpan:
+class _OtelSpan(Span):
     def __init__(self, trace: Any, tracer: Any, span: Any, inherited: dict[str, Any]) -> None:
         self._trace = trace
         self._tracer = tracer
