@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from dataclasses import asdict, dataclass, field
+from dataclasses import InitVar, asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypedDict, overload
 
@@ -32,7 +32,7 @@ from perdure.storage import given_storage
 from perdure.streams import ResponseStream
 from perdure.types import is_type_compatible
 from perdure.workflows.as_agent.nested import HandlerRun, NestedRun
-from perdure.workflows.as_agent.runs import Conversation, RunCall, RunMemory, RunPosition, close_stream
+from perdure.workflows.as_agent.runs import Conversation, RunMemory, RunPosition, close_stream
 from perdure.workflows.as_agent.translation import (
     REQUEST_INFO_FUNCTION_NAME,
     RequestInfoFunctionArgs,
@@ -70,58 +70,117 @@ class AgentRunOptions(TypedDict, total=False):
 
 
 @dataclass(eq=False)
-class AgentCall(RunCall):
+class AgentCall:
     """One call of a workflow agent."""
 
     agent: WorkflowAgent
     messages: list[Message]
     session: AgentSession | None
     checkpoint_id: str | None
-    may_nest: bool
+    storage: object
+    kwargs: Mapping[str, Mapping[str, Any] | None]
+    streaming: bool
+    may_nest: InitVar[bool]
     """True if the call names no checkpoint or storage: then an enclosing handler call may keep the run."""
-    turn: Turn = field(init=False)
+    memory: RunMemory
+    state: dict[str, Any]
+    """The state of the session, or its stand-in in calls without one."""
     context: SessionContext = field(init=False)
     has_news: bool = field(default=False, init=False)
     """True if the providers have something to store."""
-    nested: NestedRun | None = field(default=None, init=False)
-    """Set if a handler call keeps the run."""
     asked_again: set[str] = field(default_factory=set[str], init=False)
     """Open requests that were sent before and are repeated."""
     _stored_in: AgentSession | None = field(default=None, init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, may_nest: bool) -> None:
+        self.workflow = self.agent.workflow
         name = self.agent.name or self.workflow.name
         self.turn = Turn(f"workflow {name}", self.messages)
         # A name that is derived from the graph changes with it, so it is no name in sessions.
         is_derived = name == f"workflow-{self.workflow.graph_signature_hash[:12]}"
         self.position = RunPosition.of(self.state, "" if is_derived else name)
-        parent = activation_at_work() if self.may_nest else None
+        self._run = self._find_run(activation_at_work() if may_nest else None)
+
+    def _find_run(self, parent: object) -> Conversation | NestedRun:
+        """Return the run behind the call. An enclosing handler call may keep it."""
         if isinstance(parent, ActivationRecorder):
             if parent.executor.child_graph() is self.workflow.graph:
-                self.nested = NestedRun.in_executor(self.workflow, parent)
-            elif self.storage is None:
-                self.nested = HandlerRun(self, parent, self.turn)
+                return NestedRun(self, parent)
+            if self.storage is None:
+                return HandlerRun(self, parent)
+        return Conversation(self)
 
     @property
     def is_in_executor(self) -> bool:
         """Return True if the run is the child run of an executor that contains the workflow."""
-        return self.nested is not None and not isinstance(self.nested, HandlerRun)
+        return type(self._run) is NestedRun
 
     @property
-    def is_step(self) -> bool:
+    def _is_step(self) -> bool:
         """Return True if a handler that knows nothing of the run makes the call: then all of it is one step."""
         return not self.is_in_executor and self.turn.activation is not None
 
-    def count(self, outcome: Outcome) -> None:
+    async def respond(self) -> AgentResponse[Any]:
+        """Return the response when it is complete."""
+        await self._begin()
+        if self._is_step:
+            response, outcome = await record_call(self.turn, self._complete, name=_STEP, count=self._count)
+            self._apply(outcome)
+        else:
+            response, _ = await self._complete()
+        await self._finish(response)
+        return response
+
+    async def _complete(self) -> Outcome:
+        return self._builder().complete([event async for event in self._events()]), self._outcome()
+
+    async def updates(self) -> AsyncGenerator[AgentResponseUpdate]:
+        """Yield the response in pieces."""
+        await self._begin()
+        stream = self._stream_updates()
+        if self._is_step:
+            stream = record_stream(
+                self.turn,
+                self._stream_updates,
+                name=_STEP,
+                count=self._count,
+                split=lambda outcome: outcome[0].to_updates(),
+            )
+        try:
+            async for update in stream:
+                yield update
+        finally:
+            await close_stream(stream)
+        response, outcome = await stream.get_final_response()
+        self._apply(outcome)
+        await self._finish(response)
+
+    def _stream_updates(self) -> ResponseStream[AgentResponseUpdate, Outcome]:
+        async def updates() -> AsyncGenerator[AgentResponseUpdate]:
+            builder = self._builder()
+            async with Closing(self._events()) as events:
+                async for event in events:
+                    for update in builder.updates(event):
+                        yield update
+
+        return ResponseStream(
+            updates(), finalizer=lambda updates: (AgentResponse[Any].from_updates(updates), self._outcome())
+        )
+
+    def _builder(self) -> ResponseBuilder:
+        clock = self.workflow.blueprint.clock
+        return ResponseBuilder(self.agent.name, clock.new_id(), clock)
+
+    def _count(self, outcome: Outcome) -> None:
         """Report the cost of a run of its own to the enclosing run. A nested run reports as it spends."""
-        if self.nested is None:
+        if isinstance(self._run, Conversation):
             self.turn.spend(**token_spending(outcome[0]))
 
-    def outcome(self) -> dict[str, Any]:
+    def _outcome(self) -> dict[str, Any]:
         """Return what the session must know after the call."""
         return {"mark": asdict(self.position), "has_news": self.has_news, "asked_again": sorted(self.asked_again)}
 
-    def apply(self, outcome: Mapping[str, Any]) -> None:
+    def _apply(self, outcome: Mapping[str, Any]) -> None:
         """Store it in the session, also if an earlier attempt made the call."""
         self.has_news, self.asked_again = outcome["has_news"], set(outcome["asked_again"])
         if self.is_in_executor:
@@ -129,10 +188,10 @@ class AgentCall(RunCall):
         for name, value in outcome["mark"].items():
             setattr(self.position, name, value)
         self.position.store(self.state)
-        if isinstance(self.nested, HandlerRun):
-            self.nested.restore()
+        if isinstance(self._run, HandlerRun):
+            self._run.restore()
 
-    async def begin(self) -> None:
+    async def _begin(self) -> None:
         """Let the context providers add to the input."""
         agent, session = self.agent, self.session
         loads = any(isinstance(each, HistoryProvider) and each.load_messages for each in agent.context_providers)
@@ -155,31 +214,23 @@ class AgentCall(RunCall):
             self.context.input_messages, self.context.get_messages()
         )
 
-    async def events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
+    async def _events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Yield the workflow's events until it is idle."""
         given = TurnInput.of(self.agent, self.context, self.messages)
         before, asked = asdict(self.position), set[str]()
-        if self.nested is not None:
-            run, events_of_run = self.nested, self.nested.events(given, self)
-        else:
-            activation, seed = self.turn.activation, None if self.session is None else self.session.session_id
-            if activation is not None:
-                # In a workflow only the handler call is stable: it may create a new session each time it is entered.
-                seed = f"{activation.idempotency_key}/{self.turn.number}"
-            run = Conversation(self, has_session=self.session is not None, seed=seed)
-            events_of_run = run.events(given, self.checkpoint_id)
-        async with Closing(events_of_run) as events:
+        async with Closing(self._run.events(given)) as events:
             async for event in events:
                 if event.type == "request_info":
                     asked.add(event.request_id)
                 yield event
-        self.has_news = self.nested is not None or bool(self.messages) or asdict(self.position) != before
-        for event in run.pending():
+        is_nested = isinstance(self._run, NestedRun)
+        self.has_news = is_nested or bool(self.messages) or asdict(self.position) != before
+        for event in self._run.pending():
             if event.request_id not in asked:
                 self.asked_again.add(event.request_id)
                 yield event
 
-    async def finish(self, response: AgentResponse[Any]) -> None:
+    async def _finish(self, response: AgentResponse[Any]) -> None:
         """Let the providers store the turn, the last provider first, as plain data that a session can save."""
         session = self._stored_in
         if session is None or not self.has_news:
@@ -307,7 +358,6 @@ class WorkflowAgent(BaseAgent):
             )
         call = AgentCall(
             agent=self,
-            workflow=self._workflow,
             messages=normalize_messages(messages),
             session=session,
             checkpoint_id=checkpoint_id,
@@ -328,7 +378,7 @@ class WorkflowAgent(BaseAgent):
         if not stream:
             return self._respond(call)
         updates: ResponseStream[AgentResponseUpdate, AgentResponse[Any]] = ResponseStream(
-            self._updates(call), finalizer=AgentResponse[Any].from_updates
+            call.updates(), finalizer=AgentResponse[Any].from_updates
         )
         self._occupy(updates)
         return updates.with_cleanup_hook(partial(self._release, weakref.ref(updates)))
@@ -341,57 +391,9 @@ class WorkflowAgent(BaseAgent):
     async def _respond(self, call: AgentCall) -> AgentResponse[Any]:
         self._occupy(call)
         try:
-            await call.begin()
-            if call.is_step:
-                response, outcome = await record_call(
-                    call.turn, partial(self._complete, call), name=_STEP, count=call.count
-                )
-                call.apply(outcome)
-            else:
-                response, _ = await self._complete(call)
-            await call.finish(response)
-            return response
+            return await call.respond()
         finally:
             self._release(weakref.ref(call))
-
-    async def _complete(self, call: AgentCall) -> Outcome:
-        return self._builder().complete([event async for event in call.events()]), call.outcome()
-
-    async def _updates(self, call: AgentCall) -> AsyncGenerator[AgentResponseUpdate]:
-        await call.begin()
-        stream = self._stream_updates(call)
-        if call.is_step:
-            stream = record_stream(
-                call.turn,
-                partial(self._stream_updates, call),
-                name=_STEP,
-                count=call.count,
-                split=lambda outcome: outcome[0].to_updates(),
-            )
-        try:
-            async for update in stream:
-                yield update
-        finally:
-            await close_stream(stream)
-        response, outcome = await stream.get_final_response()
-        call.apply(outcome)
-        await call.finish(response)
-
-    def _stream_updates(self, call: AgentCall) -> ResponseStream[AgentResponseUpdate, Outcome]:
-        async def updates() -> AsyncGenerator[AgentResponseUpdate]:
-            builder = self._builder()
-            async with Closing(call.events()) as events:
-                async for event in events:
-                    for update in builder.updates(event):
-                        yield update
-
-        return ResponseStream(
-            updates(), finalizer=lambda updates: (AgentResponse[Any].from_updates(updates), call.outcome())
-        )
-
-    def _builder(self) -> ResponseBuilder:
-        clock = self._workflow.blueprint.clock
-        return ResponseBuilder(self.name, clock.new_id(), clock)
 
     def _occupy(self, caller: object) -> None:
         if self._caller is not None and self._caller() is not None:

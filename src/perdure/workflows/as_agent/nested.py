@@ -29,36 +29,31 @@ from perdure.workflows.sub import ChildRun, records_under
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Mapping
 
-    from perdure.agents import Turn
     from perdure.engine import Journal
     from perdure.events import WorkflowEvent
     from perdure.kernel import PendingEvent
-    from perdure.workflows.as_agent.runs import RunCall
+    from perdure.workflows.as_agent.agent import AgentCall
     from perdure.workflows.as_agent.translation import TurnInput
-    from perdure.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)
 
 
 class NestedRun:
-    """One call on the run of an executor that contains the workflow: its child run, which a checkpoint includes.
+    """One call on the run of an executor that contains the workflow: its child run, which a checkpoint includes."""
 
-    `prefix` is that of the call's records, and ids inside are derived from `scope_id`.
-    """
-
-    def __init__(self, workflow: Workflow, parent: ActivationRecorder, prefix: str, scope_id: str) -> None:
+    def __init__(self, call: AgentCall, parent: ActivationRecorder) -> None:
+        self._call = call
         self._parent = parent
-        self._workflow = workflow
-        self._prefix = prefix
-        self._scope_id = scope_id
+        self._workflow = call.workflow
         self._name = f"{parent.executor_id} (a workflow as agent)"
+        self._prefix, self._scope_id = self._identify()
         self._left = Snapshot()
 
-    @classmethod
-    def in_executor(cls, workflow: Workflow, parent: ActivationRecorder) -> NestedRun:
-        """Return a call on the child run of the handler's executor."""
-        prefix = f"{parent.activation_id}/agent/{parent.number(f'agent {workflow.name}')}/"
-        return cls(workflow, parent, prefix, f"{parent.context.root_id}/{parent.executor_id}")
+    def _identify(self) -> tuple[str, str]:
+        """Return the prefix of the call's records, and the scope from which ids inside are derived."""
+        parent = self._parent
+        number = parent.number(f"agent {self._workflow.name}")
+        return f"{parent.activation_id}/agent/{number}/", f"{parent.context.root_id}/{parent.executor_id}"
 
     async def load(self) -> Snapshot:
         """Return the run before the call, with the executors' states loaded."""
@@ -75,9 +70,9 @@ class NestedRun:
         self._parent.child = _without_limits(snapshot)
         self._parent.asked_inside = dict(snapshot.requests)
 
-    async def events(self, given: TurnInput, call: RunCall) -> AsyncGenerator[WorkflowEvent[Any]]:
+    async def events(self, given: TurnInput) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Yield the run's events until it is idle, starting with those of an earlier attempt."""
-        context, graph = self._parent.context, self._workflow.graph
+        call, context, graph = self._call, self._parent.context, self._workflow.graph
         child = ChildRun(
             graph,
             self._parent,
@@ -91,10 +86,9 @@ class NestedRun:
         )
         before = await self.load()
         begun = self._begin(before, given, call.position.heard)
-        snapshot = await child.resume()
-        for event in self._events_between(begun, snapshot or begun, in_pieces=call.streaming):
+        snapshot = await child.resume() or begun
+        for event in self._events_between(begun, snapshot):
             yield event
-        snapshot = snapshot or begun
         while True:
             loop = child.loop(snapshot)
             async with Closing(loop.run()) as batches:
@@ -115,9 +109,9 @@ class NestedRun:
             call.position.heard = dict(given.counts)
             call.position.store(call.state)
 
-    def _events_between(self, begun: Snapshot, reached: Snapshot, *, in_pieces: bool) -> Iterator[WorkflowEvent[Any]]:
-        values = self._parent.context.values
-        yield from output_events(list(reached.outputs)[len(begun.outputs) :], values, in_pieces=in_pieces)
+    def _events_between(self, begun: Snapshot, reached: Snapshot) -> Iterator[WorkflowEvent[Any]]:
+        values, new = self._parent.context.values, list(reached.outputs)[len(begun.outputs) :]
+        yield from output_events(new, values, in_pieces=self._call.streaming)
         for key, request in reached.requests.items():
             if key not in begun.requests:
                 yield request_event(request, values)
@@ -151,15 +145,15 @@ class HandlerRun(NestedRun):
     A workflow with its own storage has a run that outlives the handler call.
     """
 
-    def __init__(self, call: RunCall, parent: ActivationRecorder, turn: Turn) -> None:
-        workflow = call.workflow
-        parent.context.values.trust_more(workflow.blueprint.trust)
-        step = parent.running_step
+    def __init__(self, call: AgentCall, parent: ActivationRecorder) -> None:
+        super().__init__(call, parent)
+        parent.context.values.trust_more(self._workflow.blueprint.trust)
+
+    def _identify(self) -> tuple[str, str]:
+        parent, turn, step = self._parent, self._call.turn, self._parent.running_step
         path = parent.activation_id if step is None else step.place
         prefix = f"{path}/agent/{quote(turn.key, safe='')}.{turn.number}/"
-        super().__init__(workflow, parent, prefix, f"{parent.context.root_id}/{prefix}")
-        self._position = call.position
-        self._memory = call.memory
+        return prefix, f"{parent.context.root_id}/{prefix}"
 
     async def load(self) -> Snapshot:
         """Return the run as the previous call left it, or as an earlier attempt of this call found it."""
@@ -174,11 +168,11 @@ class HandlerRun(NestedRun):
         return found
 
     def _kept_run(self) -> Snapshot | None:
-        run_id = self._position.run_id
-        found = None if run_id is None else self._memory.left_runs.get(run_id)
+        run_id = self._call.position.run_id
+        found = None if run_id is None else self._call.memory.left_runs.get(run_id)
         if found is not None or run_id is None or self._journal().child() is not None:
             return found
-        if self._position.is_open:
+        if self._call.position.is_open:
             raise AgentException(
                 f"the run of this session waits for answers, but it is not in this process; a workflow agent that is "
                 f"called in a handler, here of executor {self._parent.executor_id!r}, needs its own storage to outlive "
@@ -196,15 +190,15 @@ class HandlerRun(NestedRun):
 
     def store(self, snapshot: Snapshot) -> None:
         """Store the run's position in the session."""
-        run_id = self._position.run_id or hashlib.blake2b(self._scope_id.encode(), digest_size=16).hexdigest()
-        self._memory.left_runs[run_id] = _without_limits(snapshot)
-        self._position.advance(run_id, None, snapshot)
+        run_id = self._call.position.run_id or hashlib.blake2b(self._scope_id.encode(), digest_size=16).hexdigest()
+        self._call.memory.left_runs[run_id] = _without_limits(snapshot)
+        self._call.position.advance(run_id, None, snapshot)
 
     def restore(self) -> None:
         """Restore the run from the record of an earlier attempt."""
-        run_id, left = self._position.run_id, self._journal().child()
+        run_id, left = self._call.position.run_id, self._journal().child()
         if run_id is not None and left is not None:
-            self._memory.left_runs[run_id] = _without_limits(left)
+            self._call.memory.left_runs[run_id] = _without_limits(left)
 
     def _journal(self, name: str = "") -> Journal:
         prefix = f"{self._prefix}{name}"

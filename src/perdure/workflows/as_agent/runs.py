@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from perdure.engine import LoadedRun
     from perdure.events import WorkflowEvent
     from perdure.streams import ResponseStream
+    from perdure.workflows.as_agent.agent import AgentCall
     from perdure.workflows.as_agent.translation import TurnInput
-    from perdure.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)
 
@@ -69,42 +69,22 @@ class RunMemory:
         """The workflow's stream while it is read."""
 
 
-@dataclass(eq=False)
-class RunCall:
-    """The parts of an agent's call that matter to its run."""
-
-    workflow: Workflow
-    storage: object
-    kwargs: Mapping[str, Mapping[str, Any] | None]
-    streaming: bool
-    memory: RunMemory
-    state: dict[str, Any]
-    """The state of the session, or its stand-in in calls without one."""
-    position: RunPosition = field(init=False)
-
-
 class Conversation:
-    """One input, on its way to the run of its session.
+    """One input, on its way to the run of its session. Without a session the workflow instance's own run is used."""
 
-    Without a session the workflow instance's own run is used. The first run's id is derived from `seed`, so that it is
-    found again without a position.
-    """
-
-    def __init__(self, call: RunCall, *, has_session: bool, seed: str | None) -> None:
-        self._call_options = {"storage": call.storage, "kwargs": call.kwargs, "streaming": call.streaming}
+    def __init__(self, call: AgentCall) -> None:
+        self._call = call
         self._workflow = call.workflow
         self._storage = call.storage
         self._memory = call.memory
         self._position = call.position
-        self._state = call.state
-        self._streaming = call.streaming
-        self._has_session = has_session
-        self._seed = seed
+        self._has_session = call.session is not None
         self._seen: Mapping[str, int] | None = None
         """The length of each history that the run knows after this call, unless it gets only answers."""
 
-    async def events(self, given: TurnInput, checkpoint_id: str | None) -> AsyncGenerator[WorkflowEvent[Any]]:
+    async def events(self, given: TurnInput) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Yield the events of the run until it is idle, after resuming it from a checkpoint if one is named."""
+        checkpoint_id = self._call.checkpoint_id
         dropped = self._memory.stream() if self._memory.stream is not None else None
         if dropped is not None:
             await dropped.aclose()
@@ -125,14 +105,15 @@ class Conversation:
             self._remember()
             raise
         finally:
-            self._position.store(self._state)
+            self._position.store(self._call.state)
 
     async def _stream(self, call: Call) -> AsyncGenerator[WorkflowEvent[Any]]:
         run = self._workflow.loaded_run
         if call.skip_past_events and run is not None:
             # The outputs that the session doesn't have, and the open requests.
             skipped = self._position.told if run.snapshot.turn == self._position.turn else 0
-            for event in output_events(list(run.snapshot.outputs)[skipped:], run.values, in_pieces=self._streaming):
+            missing = list(run.snapshot.outputs)[skipped:]
+            for event in output_events(missing, run.values, in_pieces=self._call.streaming):
                 yield event
             for event in self.pending():
                 yield event
@@ -152,11 +133,11 @@ class Conversation:
         said = given.said
         loaded_run = await self._find_run(said)
         if loaded_run is None:
-            return self._first_turn(given)
+            return self._begin_turn(given, None)
         snapshot = loaded_run.snapshot
         if not said:
             is_meant = self._has_session or snapshot.requests or not snapshot.is_idle
-            return self._continue(loaded_run) if is_meant else self._next_turn(given)
+            return self._continue(loaded_run) if is_meant else self._begin_turn(given, loaded_run)
         if _are_answers(said, snapshot):
             return self._answer(said, loaded_run)
         if snapshot.turn == self._position.turn + 1 and self._has_input(said):
@@ -166,9 +147,7 @@ class Conversation:
             return self._answer(said, loaded_run)
         if not snapshot.is_idle:
             await self._leave_turn(loaded_run)
-            if self._workflow.loaded_run is None:
-                return self._first_turn(given)
-        return self._next_turn(given)
+        return self._begin_turn(given, self._workflow.loaded_run)
 
     def _finish(self) -> None:
         """Set the position after a successful call."""
@@ -190,37 +169,37 @@ class Conversation:
         if run is not None and known is not None:
             self._memory.runs[run.run_id] = replace(known, loaded_run=run if run.binding is None else None)
 
-    def _call(self, **more: Any) -> Call:
-        return Call(**self._call_options, **more)
+    def _make_call(self, **more: Any) -> Call:
+        call = self._call
+        return Call(storage=call.storage, kwargs=call.kwargs, streaming=call.streaming, **more)
 
     async def _read(self, **more: Any) -> list[WorkflowEvent[Any]]:
-        return [event async for event in self._workflow.stream(self._call(**more))]
+        return [event async for event in self._workflow.stream(self._make_call(**more))]
 
-    def _next_turn(self, given: TurnInput) -> Call:
-        loaded_run = self._workflow.loaded_run
-        assert loaded_run is not None, "a next turn has a run"
-        turn = loaded_run.snapshot.turn + 1
-        self._position.run_id = loaded_run.run_id
-        before = loaded_run.snapshot if self._storage is None else Snapshot()
-        self._memory.runs[loaded_run.run_id] = KnownRun(turn, given.said, before)
-        self._seen = given.counts
-        return self._call(message=given.since(self._position.heard), message_id=self._input_name(given.said, turn=turn))
-
-    def _first_turn(self, given: TurnInput) -> Call:
-        run_id = self._position.run_id
+    def _begin_turn(self, given: TurnInput, loaded_run: LoadedRun | None) -> Call:
+        """Return the call for the next turn of a run; without one, for the first turn of a new run."""
+        turn, before, run_id = 1, Snapshot(), self._position.run_id
+        if loaded_run is not None:
+            turn, run_id = loaded_run.snapshot.turn + 1, loaded_run.run_id
+            before = loaded_run.snapshot if self._storage is None else before
         assert run_id is not None, "the id was chosen before"
-        self._memory.runs[run_id] = KnownRun(1, given.said, Snapshot())
+        self._position.run_id = run_id
+        self._memory.runs[run_id] = KnownRun(turn, given.said, before)
         self._seen = given.counts
-        return self._call(message=given.since({}), message_id=self._input_name(given.said, turn=1), run_id=run_id)
+        return self._make_call(
+            message=given.since(self._position.heard),
+            message_id=self._input_name(given.said, turn=turn),
+            run_id=run_id if loaded_run is None else None,
+        )
 
     def _continue(self, loaded_run: LoadedRun) -> Call:
-        return self._call(run_id=loaded_run.run_id, skip_past_events=True)
+        return self._make_call(run_id=loaded_run.run_id, skip_past_events=True)
 
     def _answer(self, said: Sequence[Message], loaded_run: LoadedRun) -> Call:
         answers = find_answers(said, {event.request_id: event for event in self.pending()})
         fresh = {key: answer for key, answer in answers.items() if not _was_given(key, answer, loaded_run.snapshot)}
         if fresh:
-            return self._call(responses=fresh)
+            return self._make_call(responses=fresh)
         is_of_this_turn = loaded_run.snapshot.turn == self._position.turn
         if is_of_this_turn and (self._position.is_open or not loaded_run.snapshot.is_idle):
             return self._continue(loaded_run)
@@ -245,11 +224,7 @@ class Conversation:
                 self._require_expendable(run_id)
                 self._start_at(self._new_id())
             return found
-        if self._seed is None:
-            first_id = self._new_id()
-        else:
-            name = f"{self._position.agent}\0{self._seed}"
-            first_id = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+        first_id = self._first_id()
         found = await self._switch_to(first_id) if self._has_session else None
         if found is not None and found.snapshot.turn == 1:
             is_mine = not said or _are_answers(said, found.snapshot) or self._has_input(said)
@@ -259,6 +234,18 @@ class Conversation:
                 return found
         self._start_at(first_id if found is None else self._new_id())
         return None
+
+    def _first_id(self) -> str:
+        """Return the id of a first run. It is derived, so that the run is found again without a position."""
+        activation, session = self._call.turn.activation, self._call.session
+        if activation is not None:
+            # In a workflow only the handler call is stable: it may create a new session each time it is entered.
+            seed = f"{activation.idempotency_key}/{self._call.turn.number}"
+        elif session is not None:
+            seed = session.session_id
+        else:
+            return self._new_id()
+        return hashlib.blake2b(f"{self._position.agent}\0{seed}".encode(), digest_size=16).hexdigest()
 
     def _new_id(self) -> str:
         return self._workflow.blueprint.clock.new_id()
