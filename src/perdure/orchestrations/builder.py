@@ -11,7 +11,7 @@ from perdure.orchestrations.participants import Participant, ParticipantRef, par
 from perdure.orchestrations.termination import check_condition, turn_limit
 
 if TYPE_CHECKING:
-    from perdure import CheckpointStorage
+    from perdure import CheckpointStorage, Workflow
     from perdure.orchestrations.termination import TerminationCondition
 
 OutputFrom: TypeAlias = Sequence[ParticipantRef] | Literal["all"] | None
@@ -171,3 +171,19 @@ class OrchestrationBuilder:
             intermediate_output_from=list(intermediates),
             **options,
         )
+
+    def _build_star(
+        self,
+        orchestrator: Executor,
+        nodes: Sequence[Executor],
+        turns: int | None,
+        condition: TerminationCondition | None,
+    ) -> Workflow:
+        """Connect an orchestrator with each participant, in both directions."""
+        outputs, intermediates = self._outputs.resolve(nodes, always=[orchestrator])
+        builder = self._workflow_builder(
+            orchestrator, outputs, intermediates, turns=turns, condition=condition, speakers=len(nodes)
+        )
+        for node in nodes:
+            builder.add_edge(orchestrator, node).add_edge(node, orchestrator)
+        return builder.build()

@@ -17,7 +17,7 @@ from typing_extensions import Unpack
 
 from perdure import Agent, AgentInvalidResponseException, Message, register_type
 from perdure.orchestrations.builder import OrchestrationBuilder, OrchestrationOptions
-from perdure.orchestrations.orchestrator import BaseGroupChatOrchestrator
+from perdure.orchestrations.orchestrator import BaseGroupChatOrchestrator, OrchestratorOptions
 from perdure.orchestrations.participants import ParticipantRegistry, check_participants, shared_messages
 from perdure.orchestrations.request_info import make_nodes
 
@@ -137,7 +137,7 @@ class GroupChatOrchestrator(TurnBasedOrchestrator):
         id: str,  # noqa: A002 - the documented name
         participant_registry: ParticipantRegistry | None = None,
         selection_func: GroupChatSelectionFunction = round_robin,
-        **options: Any,
+        **options: Unpack[OrchestratorOptions],
     ) -> None:
         super().__init__(id, participant_registry, **options)
         if not callable(selection_func):
@@ -267,7 +267,7 @@ class AgentBasedGroupChatOrchestrator(TurnBasedOrchestrator):
         *,
         retry_attempts: int | None = None,
         session: AgentSession | None = None,
-        **options: Any,
+        **options: Unpack[OrchestratorOptions],
     ) -> None:
         # The generated id of an unnamed agent differs in each process.
         super().__init__(agent.name or DEFAULT_ORCHESTRATOR_ID, participant_registry, **options)
@@ -390,13 +390,7 @@ class GroupChatBuilder(OrchestrationBuilder):
         rounds, condition = orchestrator.join(
             ParticipantRegistry(nodes), max_rounds=self._max_rounds, termination_condition=self._termination
         )
-        outputs, intermediates = self._outputs.resolve(nodes, always=[orchestrator])
-        builder = self._workflow_builder(
-            orchestrator, outputs, intermediates, turns=rounds, condition=condition, speakers=len(nodes)
-        )
-        for node in nodes:
-            builder.add_edge(orchestrator, node).add_edge(node, orchestrator)
-        return builder.build()
+        return self._build_star(orchestrator, nodes, turns=rounds, condition=condition)
 
     def _make_orchestrator(self) -> BaseGroupChatOrchestrator:
         if self._selection_func is not None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, cast
 
 from perdure import (
     AgentExecutorRequest,
@@ -37,7 +37,9 @@ from perdure.orchestrations.termination import check_condition, should_terminate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
+    from datetime import timedelta
 
+    from perdure import Retry
     from perdure.orchestrations.participants import ParticipantRegistry
     from perdure.orchestrations.termination import TerminationCondition
 
@@ -76,6 +78,17 @@ class OrchestrationState:
         """Return the state from the result of `to_dict`. Missing fields get their defaults."""
         names = {each.name for each in fields(cls)}
         return cls(**{name: value for name, value in data.items() if name in names})
+
+
+class OrchestratorOptions(TypedDict, total=False):
+    """Options of every chat orchestrator, and of every executor."""
+
+    name: str | None
+    max_rounds: int | None
+    termination_condition: TerminationCondition | None
+    retry: Retry | None
+    timeout: float | timedelta | None
+    on_error: str | Executor | None
 
 
 def _with_run_state(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -190,16 +190,6 @@ def _find_balanced(text: str) -> Iterator[str]:
 ATTEMPTS: Final = 3
 """Default number of attempts to get a valid answer."""
 
-_PROMPTS: Final[Mapping[str, str]] = {
-    "task_ledger_facts_prompt": FACTS_PROMPT,
-    "task_ledger_plan_prompt": PLAN_PROMPT,
-    "task_ledger_full_prompt": FULL_PROMPT,
-    "task_ledger_facts_update_prompt": FACTS_UPDATE_PROMPT,
-    "task_ledger_plan_update_prompt": PLAN_UPDATE_PROMPT,
-    "progress_ledger_prompt": PROGRESS_PROMPT,
-    "final_answer_prompt": FINAL_PROMPT,
-}
-
 
 class ManagerPrompts(TypedDict, total=False):
     """Prompts of the standard manager, in place of its own."""
@@ -233,6 +223,7 @@ class MagenticManagerBase(ABC):
     """
 
     progress_ledger_retry_count: int = ATTEMPTS
+    task_ledger_full_prompt: str = FULL_PROMPT
     _initial_state: dict[str, Any] | None = None
 
     def __init__(
@@ -241,7 +232,6 @@ class MagenticManagerBase(ABC):
         self.max_stall_count = max_stall_count
         self.max_reset_count = max_reset_count
         self.max_round_count = max_round_count
-        self.task_ledger_full_prompt: str = FULL_PROMPT
 
     @abstractmethod
     async def plan(self, magentic_context: MagenticContext) -> Message:
@@ -282,12 +272,12 @@ class StandardMagenticManager(MagenticManagerBase):
 
     MANAGER_NAME: ClassVar[str] = "StandardMagenticManager"
 
-    task_ledger_facts_prompt: str
-    task_ledger_plan_prompt: str
-    task_ledger_facts_update_prompt: str
-    task_ledger_plan_update_prompt: str
-    progress_ledger_prompt: str
-    final_answer_prompt: str
+    task_ledger_facts_prompt: str = FACTS_PROMPT
+    task_ledger_plan_prompt: str = PLAN_PROMPT
+    task_ledger_facts_update_prompt: str = FACTS_UPDATE_PROMPT
+    task_ledger_plan_update_prompt: str = PLAN_UPDATE_PROMPT
+    progress_ledger_prompt: str = PROGRESS_PROMPT
+    final_answer_prompt: str = FINAL_PROMPT
 
     def __init__(
         self,
@@ -305,10 +295,11 @@ class StandardMagenticManager(MagenticManagerBase):
         )
         self._agent = agent
         self.task_ledger = task_ledger
-        if unknown := prompts.keys() - _PROMPTS.keys():
+        if unknown := prompts.keys() - ManagerPrompts.__annotations__.keys():
             raise TypeError(f"StandardMagenticManager has no option {', '.join(map(repr, sorted(unknown)))}")
-        for name, default in _PROMPTS.items():
-            setattr(self, name, _check_prompt(name, cast("str | None", prompts.get(name)) or default))
+        for name, prompt in cast("Mapping[str, str | None]", prompts).items():
+            if prompt:
+                setattr(self, name, _check_prompt(name, prompt))
         if progress_ledger_retry_count is not None:
             self.progress_ledger_retry_count = progress_ledger_retry_count
 

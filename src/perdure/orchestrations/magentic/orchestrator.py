@@ -441,15 +441,4 @@ class MagenticBuilder(OrchestrationBuilder):
             termination_condition=self._termination,
             heeds_reset=[node.id for node in nodes if can_handle(node, MagenticResetSignal())],
         )
-        outputs, intermediates = self._outputs.resolve(nodes, always=[orchestrator])
-        builder = self._workflow_builder(
-            orchestrator,
-            outputs,
-            intermediates,
-            turns=manager.max_round_count,
-            condition=self._termination,
-            speakers=len(nodes),
-        )
-        for node in nodes:
-            builder.add_edge(orchestrator, node).add_edge(node, orchestrator)
-        return builder.build()
+        return self._build_star(orchestrator, nodes, turns=manager.max_round_count, condition=self._termination)
