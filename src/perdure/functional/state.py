@@ -67,23 +67,6 @@ class StepOutcome:
         return self if self.state or isinstance(self.result, StepOutcome) else self.result
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedWrite:
-    """A value that a recorded step has set."""
-
-    place: str
-    key: str
-    rank: Rank
-    rests_on: Mapping[str, int]
-    give: Callable[[], Any]
-    """Decodes the value, which may never be needed."""
-
-    @property
-    def name(self) -> str:
-        """Return the name of the step."""
-        return unquote(re.split("[#@]", _last(self.place))[0])
-
-
 class MemoryStore(dict[str, Any]):
     """A state in memory, for a function that runs inside another run."""
 
@@ -95,7 +78,8 @@ class MemoryStore(dict[str, Any]):
 class Writer:
     """A call of a step that may set state."""
 
-    state: FunctionState
+    state: FunctionState | None
+    """None for a recorded step that this entry of the function has not come to."""
     name: str
     order: str
     """A sort key: later calls have larger ones."""
@@ -151,12 +135,21 @@ class _Write:
     """The time since when the function sees it."""
     rests_on: Mapping[str, int] = field(default_factory=dict[str, int])
     """By place of a step that was not recorded when this was set: how often that had set the key before."""
-    is_past: bool = False
-    """True if an earlier entry of the function has recorded it."""
+
+    @classmethod
+    def ahead(cls, name: str, place: str, rank: Rank, rests_on: Mapping[str, int], give: Callable[[], Any]) -> _Write:
+        """Return a recorded write that the function has yet to come to. `give` decodes it, if it is ever needed."""
+        writer = Writer(None, name, "", 0, place=place, is_recorded=True, has_ended=True)
+        return cls(rank, give, writer, 0, _NOT_YET, rests_on)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Return whether it is recorded and the function has not come to it."""
+        return self.reached == _NOT_YET
 
     def is_ahead_in(self, writer: Writer) -> bool:
-        """Return whether it is recorded inside a step that runs again and has not come to it."""
-        return self.reached == _NOT_YET and writer.is_around(self.writer.place)
+        """Return whether it is recorded inside a step that has not come to it."""
+        return self.is_ahead and writer.is_around(self.writer.place)
 
     def limits(self, key: str, writer: Writer) -> bool:
         """Return whether it rests on a write of a step that runs again and has not made that write again."""
@@ -166,12 +159,10 @@ class _Write:
 class FunctionState:
     """The state in one entry of a function. It starts with what earlier entries have recorded. Threads may use it."""
 
-    def __init__(self, store: State | MemoryStore, past: Iterable[RecordedWrite] = ()) -> None:
+    def __init__(self, store: State | MemoryStore, past: Iterable[tuple[str, _Write]] = ()) -> None:
         self._store = store
         self._writes: dict[str, list[_Write]] = {}
-        """By key: the writes that the function has come to, the winning one last."""
-        self._ahead: dict[str, list[_Write]] = {}
-        """By key: recorded writes that the function has not come to."""
+        """By key: all writes, also those that the function has not come to. The highest rank is last."""
         self._floors: dict[str, Any] = {}
         """By key that steps have set: the value before."""
         self._recorded: set[str] = set()
@@ -179,15 +170,9 @@ class FunctionState:
         self._lock = threading.RLock()
         self._time = 0
         self._calls = 0
-        for each in past:
-            self._put_ahead(each.key, each.name, each.place, each)
-            self._recorded.add(each.rank[-1])
-
-    def _put_ahead(self, key: str, name: str, place: str, recorded: RecordedWrite | _Write) -> None:
-        """Note a recorded write that the function has yet to come to."""
-        writer = Writer(self, name, "", 0, place=place, is_recorded=True, has_ended=True)
-        write = _Write(recorded.rank, recorded.give, writer, 0, _NOT_YET, recorded.rests_on, is_past=True)
-        self._ahead.setdefault(key, []).append(write)
+        for key, write in past:
+            self._insert(key, write)
+            self._recorded.add(write.rank[-1])
 
     def begin_call(self, name: str) -> Writer:
         """Note that a step is called."""
@@ -209,22 +194,21 @@ class FunctionState:
             if writer is None:
                 return self._store.get(key, default)
             writer.seen[key] = self._tick()
-            top = self._top(key, writer)
-            if top is not None and top is not self._last(key):
+            top, last = self._top(key, writer), self._last(key)
+            if top is not None and top is not last:
                 return top.give()
-            if top is None and self._last(key) is not None:
+            if top is None and last is not None:
                 floor = self._floors[key]
                 return default if floor is ABSENT else floor
             return self._store.get(key, default)
 
     def _last(self, key: str) -> _Write | None:
         """Return the winning write, as the function sees it."""
-        writes = self._writes.get(key)
-        return writes[-1] if writes else None
+        return next((each for each in reversed(self._writes.get(key, [])) if not each.is_ahead), None)
 
     def _top(self, key: str, writer: Writer) -> _Write | None:
         """Return the winning write, as a running step sees it."""
-        every = [*self._writes.get(key, ()), *self._ahead.get(key, ())]
+        every = self._writes.get(key, [])
         limit = min((each.rank for each in every if each.limits(key, writer)), default=None)
         seen = (each for each in every if limit is None or each.rank < limit or each.writer.is_related(writer))
         return max((each for each in seen if not each.is_ahead_in(writer)), key=_rank, default=None)
@@ -234,7 +218,8 @@ class FunctionState:
         with self._lock:
             writer = self._writing()
             if writer is None:
-                self._writes.pop(key, None)
+                self._remove(key, lambda write: not write.is_ahead)
+                self._floors.pop(key, None)
                 self._store.set(key, value)
                 return
             if writer.is_over:
@@ -260,24 +245,31 @@ class FunctionState:
                 "it before you set it"
             )
         writer.sets[key] += 1
-        writes = self._writes_of(key)
-        writes[:] = [each for each in writes if each.writer is not writer]
+        self._remove(key, lambda write: write.writer is writer)
         now = self._tick()
-        self._insert(key, _Write(rank, lambda: value, writer, now, now, rests_on))
+        self._put(key, _Write(rank, lambda: value, writer, now, now, rests_on))
 
     def _unrecorded_below(self, key: str, top: _Write) -> dict[str, int]:
         """Return the steps below a write that would run again after a crash, and how often they have set the key."""
         unrecorded = {each.place: each.sets[key] for each in top.writer.lineage() if not each.is_recorded}
         return {each: count for each, count in {**top.rests_on, **unrecorded}.items() if each not in self._recorded}
 
-    def _writes_of(self, key: str) -> list[_Write]:
-        if key not in self._writes:
-            self._floors[key] = self._store.get(key, ABSENT)
-        return self._writes.setdefault(key, [])
-
     def _insert(self, key: str, write: _Write) -> None:
-        insort(self._writes[key], write, key=_rank)
+        insort(self._writes.setdefault(key, []), write, key=_rank)
+
+    def _put(self, key: str, write: _Write) -> None:
+        """Add a write that the function has come to."""
+        if key not in self._floors:
+            self._floors[key] = self._store.get(key, ABSENT)
+        self._insert(key, write)
         self._show(key)
+
+    def _remove(self, key: str, is_meant: Callable[[_Write], bool]) -> list[_Write]:
+        """Remove writes and return them."""
+        writes = self._writes.get(key, [])
+        removed = [each for each in writes if is_meant(each)]
+        writes[:] = [each for each in writes if each not in removed]
+        return removed
 
     def _show(self, key: str) -> None:
         """Let the winning write be the value."""
@@ -292,8 +284,9 @@ class FunctionState:
         with self._lock:
             writer.has_ended = True
             for key, write in self._take_out(writer):
-                if write.writer.is_recorded:
-                    self._put_ahead(key, write.writer.name, write.writer.place, write)
+                by = write.writer
+                if by.is_recorded:
+                    self._insert(key, _Write.ahead(by.name, by.place, write.rank, write.rests_on, write.give))
 
     def withdraw(self, writer: Writer) -> list[str]:
         """Take back what a failed step has set, for good. Return warnings."""
@@ -306,44 +299,39 @@ class FunctionState:
                 "failed, and its own change is kept; let one of them end before the other starts"
                 for key, writes in self._writes.items()
                 for write in writes
-                if write.rests_on.get(writer.place)
+                if not write.is_ahead and write.rests_on.get(writer.place)
             ]
 
     def _take_out(self, writer: Writer) -> list[tuple[str, _Write]]:
         """Remove the writes of a step and of those inside it. Return them, with their keys."""
-        found = [
-            (key, write) for key, writes in self._writes.items() for write in writes if write.writer.is_within(writer)
-        ]
-        for key, write in found:
-            self._writes[key].remove(write)
-        for key in dict.fromkeys(key for key, _ in found):
-            self._show(key)
+        found: list[tuple[str, _Write]] = []
+        for key in self._writes:
+            removed = self._remove(key, lambda write: write.writer.is_within(writer))
+            if removed:
+                self._show(key)
+            found.extend((key, write) for write in removed)
         return found
 
-    def finish(self, writer: Writer, result: Any) -> StepOutcome:
-        """Return the result of a finished step, with what it and those inside it have set."""
-        with self._lock:
-            writer.has_ended = True
-            found = {
-                key: write for key, writes in self._writes.items() for write in writes if write.writer.is_within(writer)
-            }
-            return _outcome(result, found)
+    def finish(self, writer: Writer, result: Any, *, with_ahead: bool = False) -> StepOutcome:
+        """Return the result of a step that has ended, with what it and those inside it have set.
 
-    def reconcile(self, writer: Writer, result: Any) -> StepOutcome:
-        """Return the result of an interrupted step that does not run again.
-
-        Steps that are recorded inside it count, and what the function for `if_interrupted` has set.
+        An interrupted step that does not run again has not come to what is recorded inside it; `with_ahead` adds that.
         """
         with self._lock:
             writer.has_ended = True
-            every = {
-                key: [
-                    *(each for each in self._writes.get(key, ()) if each.writer.is_within(writer)),
-                    *(each for each in self._ahead.get(key, ()) if writer.is_around(each.writer.place)),
-                ]
-                for key in {**self._writes, **self._ahead}
+            # The highest rank is last, and stays.
+            found = {
+                key: write
+                for key, writes in self._writes.items()
+                for write in writes
+                if write.writer.is_within(writer) or (with_ahead and write.is_ahead_in(writer))
             }
-            return _outcome(result, {key: max(writes, key=_rank) for key, writes in every.items() if writes})
+            return StepOutcome(
+                result,
+                {key: write.give() for key, write in found.items()},
+                {key: write.rank for key, write in found.items()},
+                {key: dict(write.rests_on) for key, write in found.items() if write.rests_on},
+            )
 
     def restore(self, writer: Writer, outcome: StepOutcome) -> None:
         """Apply what a step has set, as it was recorded in this process or another."""
@@ -352,26 +340,17 @@ class FunctionState:
             self._recorded.add(writer.place)
             self._drop_ahead_inside(writer)
             for key, value in outcome.state.items():
-                writes, rank = self._writes_of(key), outcome.rank(key)
-                own = [each for each in writes if each.writer.is_within(writer)]
-                writes[:] = [each for each in writes if each not in own]
-                is_past = self._is_taken_from_ahead(key, rank)
+                rank = outcome.rank(key)
+                own = self._remove(key, lambda write: write.writer.is_within(writer))
+                was_ahead = self._remove(key, lambda write, rank=rank: write.is_ahead and write.rank == rank)
                 reached = max((each.reached for each in own), default=0) or self._tick()
-                shown, rests_on = 0 if is_past else reached, outcome.rests_on.get(key, {})
-                self._insert(key, _Write(rank, lambda value=value: value, writer, shown, reached, rests_on, is_past))
-
-    def _is_taken_from_ahead(self, key: str, rank: Rank) -> bool:
-        """Return whether the function has now come to a recorded write."""
-        ahead = self._ahead.get(key, [])
-        left = [each for each in ahead if each.rank != rank]
-        is_taken = len(left) < len(ahead)
-        ahead[:] = left
-        return is_taken
+                shown, rests_on = 0 if was_ahead else reached, outcome.rests_on.get(key, {})
+                self._put(key, _Write(rank, lambda value=value: value, writer, shown, reached, rests_on))
 
     def _drop_ahead_inside(self, writer: Writer) -> None:
         """Forget the recorded writes inside a step that has ended without coming to them."""
-        for ahead in self._ahead.values():
-            ahead[:] = [each for each in ahead if not writer.is_around(each.writer.place)]
+        for key in self._writes:
+            self._remove(key, lambda write: write.is_ahead_in(writer))
 
     def _tick(self) -> int:
         self._time += 1
@@ -381,15 +360,6 @@ class FunctionState:
         """Return the step of this function that runs here. Steps of an enclosing function set the state of that one."""
         writer = _writer.get()
         return writer if writer is not None and writer.state is self else None
-
-
-def _outcome(result: Any, writes: Mapping[str, _Write]) -> StepOutcome:
-    return StepOutcome(
-        result,
-        {key: write.give() for key, write in writes.items()},
-        {key: write.rank for key, write in writes.items()},
-        {key: dict(write.rests_on) for key, write in writes.items() if write.rests_on},
-    )
 
 
 def _rank(write: _Write) -> Rank:
@@ -421,8 +391,8 @@ def place_of_step(activation: ActivationPort) -> str:
     return "" if running is None else running.place
 
 
-def recorded_writes(activation: ActivationPort) -> Iterator[RecordedWrite]:
-    """Yield the state that recorded steps have set in the function that is entered here."""
+def recorded_writes(activation: ActivationPort) -> Iterator[tuple[str, _Write]]:
+    """Yield the state that recorded steps have set in the function that is entered here, by key."""
     if isinstance(activation, ActivationRecorder):
         reader = _Reader(activation)
         for place in dict.fromkeys([*reader.held, *activation.context.journal.keys(activation.activation_id)]):
@@ -438,8 +408,8 @@ class _Reader:
         self.held = activation.context.held(activation.activation_id)
         """Results of steps that are in memory only, by place."""
 
-    def writes(self, place: str) -> Iterator[RecordedWrite]:
-        """Yield the state that a step has set.
+    def writes(self, place: str) -> Iterator[tuple[str, _Write]]:
+        """Yield the state that a step has set, by key.
 
         A step inside one that has ended is skipped: the outer one has recorded what is kept.
         """
@@ -454,8 +424,9 @@ class _Reader:
         give, state = self._context.values.give, fields["state"]
         ranks = {key: _as_rank(rank) for key, rank in give(fields["ranks"]).items()}
         rests_on: dict[str, dict[str, int]] = give(fields["rests_on"]) if "rests_on" in fields else {}
+        name = unquote(re.split("[#@]", _last(place))[0])
         for key, rank in ranks.items():
-            yield RecordedWrite(place, key, rank, rests_on.get(key, {}), lambda key=key: give(state)[key])
+            yield key, _Write.ahead(name, place, rank, rests_on.get(key, {}), lambda key=key: give(state)[key])
 
     def _outer(self, place: str) -> Iterator[str]:
         """Iterate over the places of the enclosing steps, inside the function."""

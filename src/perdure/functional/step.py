@@ -252,7 +252,7 @@ class _RecordedCall:
     def reconciled(self, result: Any, place: str) -> Any:
         """Return what is recorded of an interrupted call that does not run again."""
         self._writer.place = place
-        return self._context.state.reconcile(self._writer, result).shortest()
+        return self._context.state.finish(self._writer, result, with_ahead=True).shortest()
 
     def _withdraw(self, *, has_failed: bool) -> None:
         """Take back what the call has set: it has failed, or was cut off."""
