@@ -9,13 +9,15 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, overload, runtime_checkable
+from typing import Any, Generic, Protocol, TypeAlias, cast, runtime_checkable
+
+from typing_extensions import TypeVar
 
 UpdateT = TypeVar("UpdateT")
 FinalT = TypeVar("FinalT")
 T = TypeVar("T")
 OtherUpdateT = TypeVar("OtherUpdateT")
-OtherFinalT = TypeVar("OtherFinalT")
+OtherFinalT = TypeVar("OtherFinalT", default=list[OtherUpdateT])
 
 MaybeAwaitable: TypeAlias = T | Awaitable[T]
 Finalizer: TypeAlias = Callable[[Sequence[UpdateT]], MaybeAwaitable[FinalT]]
@@ -175,51 +177,27 @@ class ResponseStream(Generic[UpdateT, FinalT]):
             self._outcome = _Closed()
             await self._clean_up()
 
-    @overload
-    def map(
-        self, transform: Callable[[UpdateT], MaybeAwaitable[OtherUpdateT]], finalizer: None = None
-    ) -> ResponseStream[OtherUpdateT, list[OtherUpdateT]]: ...
-
-    @overload
     def map(
         self,
         transform: Callable[[UpdateT], MaybeAwaitable[OtherUpdateT]],
-        finalizer: Finalizer[OtherUpdateT, OtherFinalT],
-    ) -> ResponseStream[OtherUpdateT, OtherFinalT]: ...
-
-    def map(
-        self, transform: Callable[[UpdateT], MaybeAwaitable[Any]], finalizer: Finalizer[Any, Any] | None = None
-    ) -> ResponseStream[Any, Any]:
+        finalizer: Finalizer[OtherUpdateT, OtherFinalT] | None = None,
+    ) -> ResponseStream[OtherUpdateT, OtherFinalT]:
         """Return a stream of transformed updates, which replaces this one."""
 
-        async def one(update: UpdateT) -> tuple[Any]:
+        async def one(update: UpdateT) -> tuple[OtherUpdateT]:
             return (await _settled(transform(update)),)
 
         return ResponseStream(_FlatMapped(self, one), finalizer=finalizer)
 
-    @overload
     def flat_map(
         self,
         transform: Callable[[UpdateT], MaybeAwaitable[Iterable[OtherUpdateT] | AsyncIterable[OtherUpdateT]]],
-        finalizer: None = None,
-    ) -> ResponseStream[OtherUpdateT, list[OtherUpdateT]]: ...
-
-    @overload
-    def flat_map(
-        self,
-        transform: Callable[[UpdateT], MaybeAwaitable[Iterable[OtherUpdateT] | AsyncIterable[OtherUpdateT]]],
-        finalizer: Finalizer[OtherUpdateT, OtherFinalT],
-    ) -> ResponseStream[OtherUpdateT, OtherFinalT]: ...
-
-    def flat_map(
-        self,
-        transform: Callable[[UpdateT], MaybeAwaitable[Iterable[Any] | AsyncIterable[Any]]],
-        finalizer: Finalizer[Any, Any] | None = None,
-    ) -> ResponseStream[Any, Any]:
+        finalizer: Finalizer[OtherUpdateT, OtherFinalT] | None = None,
+    ) -> ResponseStream[OtherUpdateT, OtherFinalT]:
         """Return a stream of the updates that `transform` makes of each update, which replaces this one."""
         return ResponseStream(_FlatMapped(self, transform), finalizer=finalizer)
 
-    def with_finalizer(self, finalizer: Finalizer[UpdateT, OtherFinalT]) -> ResponseStream[UpdateT, OtherFinalT]:
+    def with_finalizer(self, finalizer: Finalizer[UpdateT, T]) -> ResponseStream[UpdateT, T]:
         """Return a stream of the same updates with another final response, which replaces this one."""
         return ResponseStream(self, finalizer=finalizer)
 

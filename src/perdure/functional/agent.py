@@ -6,9 +6,11 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
+from typing_extensions import Unpack
+
 from perdure.agents import AgentResponse, AgentResponseUpdate, BaseAgent, Content, Message, normalize_messages
 from perdure.events import WorkflowEvent
-from perdure.functional.workflow import names_a_run
+from perdure.functional.workflow import FunctionRunOptions, names_a_run
 from perdure.graph import activation_at_work
 from perdure.streams import ResponseStream
 from perdure.workflows import REQUEST_INFO_FUNCTION_NAME, ResponseBuilder, answered_ids, to_plain
@@ -23,6 +25,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ANSWERS = frozenset({"function_result", "function_approval_response"})
+
+
+class FunctionAgentOptions(FunctionRunOptions, total=False):
+    """The options of `FunctionalWorkflowAgent.run`, beside `stream`."""
+
+    session: AgentSession | None
 
 
 class FunctionalWorkflowAgent(BaseAgent):
@@ -67,44 +75,36 @@ class FunctionalWorkflowAgent(BaseAgent):
 
     @overload
     def run(
-        self, messages: Any = None, *, stream: Literal[True], **options: Any
+        self, messages: Any = None, *, stream: Literal[True], **options: Unpack[FunctionAgentOptions]
     ) -> ResponseStream[AgentResponseUpdate, AgentResponse[Any]]: ...
     @overload
     def run(
-        self, messages: Any = None, *, stream: Literal[False] = False, **options: Any
+        self, messages: Any = None, *, stream: Literal[False] = False, **options: Unpack[FunctionAgentOptions]
     ) -> Awaitable[AgentResponse[Any]]: ...
     @overload
-    def run(self, messages: Any = None, *, stream: bool = False, **options: Any) -> Any: ...
+    def run(self, messages: Any = None, *, stream: bool = False, **options: Unpack[FunctionAgentOptions]) -> Any: ...
     def run(
-        self,
-        messages: Any = None,
-        *,
-        stream: bool = False,
-        session: AgentSession | None = None,
-        responses: Mapping[str, Any] | None = None,
-        **options: Any,
+        self, messages: Any = None, *, stream: bool = False, **options: Unpack[FunctionAgentOptions]
     ) -> ResponseStream[AgentResponseUpdate, AgentResponse[Any]] | Awaitable[AgentResponse[Any]]:
         """Run the workflow with a message, or with answers. Return its output and its questions.
 
-        The other options are those of the workflow's `run`. The session is ignored: the function gets the message
-        alone, and keeps what it needs in the state of its run.
+        The options are those of the workflow's `run`. The session is ignored: the function gets the message alone, and
+        keeps what it needs in the state of its run.
         """
-        del session
-        is_named = names_a_run(options)
-        activation = None if responses is not None or is_named else activation_at_work()
-        if activation is not None:
+        given: dict[str, Any] = {**options}
+        given.pop("session", None)
+        is_named = names_a_run(given)
+        if given.get("responses") is None and not is_named and (activation := activation_at_work()) is not None:
             # The function is part of the enclosing run.
-            kwargs: Mapping[str, Any] = options.get("function_invocation_kwargs") or {}
-            inside = self._respond(self._workflow.run_inside(messages, activation, options, kwargs))
+            kwargs: Mapping[str, Any] = given.get("function_invocation_kwargs") or {}
+            inside = self._respond(self._workflow.run_inside(messages, activation, given, kwargs))
             return ResponseStream(_updates(inside), finalizer=AgentResponse[Any].from_updates) if stream else inside
-        if responses is None and messages is not None:
+        if given.get("responses") is None and messages is not None:
             found = self._answers_in(messages, is_named=is_named)
-            messages, responses = (None, found) if found else (messages, None)
+            messages, given["responses"] = (None, found) if found else (messages, None)
         if not stream:
-            return self._answered(
-                cast("Awaitable[WorkflowRunResult]", self._workflow.run(messages, responses=responses, **options))
-            )
-        events = self._workflow.run(messages, stream=True, responses=responses, **options)
+            return self._answered(self._workflow.run(messages, stream=False, **given))
+        events = self._workflow.run(messages, stream=True, **given)
         # No generator: one that is dropped holds the stream until the loop closes it, and the next call is in its way.
         return events.flat_map(partial(self._pieces, self._builder()), AgentResponse[Any].from_updates)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import contextmanager, suppress
+from collections import OrderedDict
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,7 @@ from perdure.functional.state import FunctionState, recorded_writes
 from perdure.graph import ABSENT, Terms, current_activation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
     from datetime import datetime, timedelta
 
     from perdure.annotations import Namespace
@@ -28,7 +29,7 @@ _VARIADIC = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
 _CONTEXT_NAME = "ctx"
 
 
-_current: ContextVar[RunContext | None] = ContextVar("perdure_run_context", default=None)
+current_context: ContextVar[RunContext | None] = ContextVar("perdure_run_context", default=None)
 
 
 class RunContext:
@@ -121,18 +122,8 @@ class RunContext:
 
 def get_run_context() -> RunContext | None:
     """Return the context of the functional workflow that the calling code runs in; None outside one."""
-    found = _current.get()
+    found = current_context.get()
     return found if found is not None and current_activation() is found.activation else None
-
-
-@contextmanager
-def running(context: RunContext) -> Generator[None]:
-    """Let `get_run_context` return a context."""
-    token = _current.set(context)
-    try:
-        yield
-    finally:
-        _current.reset(token)
 
 
 @dataclass(frozen=True)
@@ -194,12 +185,7 @@ class Parameters:
         if self.context is None or self.context in kwargs:
             return args, dict(kwargs)
         bound = self._without_context.bind(*args, **kwargs).arguments
-        whole = inspect.BoundArguments(self.signature, {})
-        for name in self.signature.parameters:
-            if name == self.context:
-                whole.arguments[name] = context
-            elif name in bound:
-                whole.arguments[name] = bound[name]
+        whole = inspect.BoundArguments(self.signature, OrderedDict(bound, **{self.context: context}))
         return whole.args, whole.kwargs
 
 

@@ -18,7 +18,7 @@ from collections import Counter
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
 from perdure.checkpoint import StepRecord, fields_of
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from perdure.codec import Kept
     from perdure.graph import ActivationPort, State
+
+T = TypeVar("T")
 
 _NOT_YET = float("inf")
 
@@ -65,6 +67,16 @@ class StepOutcome:
         """Return what is recorded: the result alone if no state was set."""
         # A result that is a StepOutcome itself must not be taken for this one.
         return self if self.state or isinstance(self.result, StepOutcome) else self.result
+
+
+@contextmanager
+def use_value(variable: ContextVar[T | None], value: T) -> Generator[None]:
+    """Set a context variable inside the block."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 class MemoryStore(dict[str, Any]):
@@ -358,7 +370,7 @@ class FunctionState:
 
     def _writing(self) -> Writer | None:
         """Return the step of this function that runs here. Steps of an enclosing function set the state of that one."""
-        writer = _writer.get()
+        writer = current_writer.get()
         return writer if writer is not None and writer.state is self else None
 
 
@@ -372,17 +384,7 @@ def _is_blind(key: str, writer: Writer, top: _Write) -> bool:
     return not (knew or writer.is_related(top.writer))
 
 
-_writer: ContextVar[Writer | None] = ContextVar("perdure_step_writer", default=None)
-
-
-@contextmanager
-def writing(writer: Writer) -> Generator[None]:
-    """Let this step be the one that sets state."""
-    token = _writer.set(writer)
-    try:
-        yield
-    finally:
-        _writer.reset(token)
+current_writer: ContextVar[Writer | None] = ContextVar("perdure_step_writer", default=None)
 
 
 def place_of_step(activation: ActivationPort) -> str:

@@ -15,7 +15,7 @@ from perdure.annotations import namespace_here
 from perdure.engine import is_async
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
 from perdure.functional.context import Parameters, RunContext, get_run_context, hints_of
-from perdure.functional.state import StepOutcome, Writer, place_of_step, writing
+from perdure.functional.state import StepOutcome, Writer, current_writer, place_of_step, use_value
 from perdure.graph import StepCall, activation_at_work, current_activation, policy_of
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class _RecordedCall:
     def _may_set(self, writer: Writer) -> Generator[None]:
         """Let an attempt set state; take it back if it fails."""
         try:
-            with writing(writer):
+            with use_value(current_writer, writer):
                 yield
         except BaseException:
             self._roll_back(writer)

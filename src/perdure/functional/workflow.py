@@ -17,8 +17,8 @@ from perdure.checkpoint import CompatibilityReport
 from perdure.engine import ABSENT, ActivationRecorder, is_read_elsewhere
 from perdure.errors import IncompatibleGraphError
 from perdure.events import WorkflowEvent, WorkflowEventSource, WorkflowRunState
-from perdure.functional.context import Parameters, RunContext, hints_of, running
-from perdure.functional.state import FUNCTION, MemoryStore
+from perdure.functional.context import Parameters, RunContext, current_context, hints_of
+from perdure.functional.state import FUNCTION, MemoryStore, use_value
 from perdure.functional.step import StepWrapper, begin_foreign_step
 from perdure.graph import (
     Dispatch,
@@ -102,7 +102,11 @@ class FunctionNode(Executor):
         keywords: dict[str, Any] = dict(context.kwargs) if self.parameters.takes_any_keyword else {}
         given = (message,) if self.message_name is not None else ()
         positional, keywords = self.parameters.with_context(given, keywords, context)
-        with running(context), intercept_steps(begin_foreign_step), in_function(context.activation):
+        with (
+            use_value(current_context, context),
+            intercept_steps(begin_foreign_step),
+            in_function(context.activation),
+        ):
             return await self.func(*positional, **keywords)
 
     def call_inside(
@@ -151,6 +155,10 @@ class FunctionOptions(TypedDict, total=False):
     on_checkpoint_error: Literal["stop", "warn"]
     record_payloads: bool
     clock: Clock | None
+
+
+class FunctionRunOptions(WorkflowRunOptions, total=False, extra_items=Any):
+    """The options of `FunctionalWorkflow.run`, beside `stream`: those of `Workflow.run`, and the run's own keywords."""
 
 
 class FunctionalWorkflow(Workflow):
@@ -202,41 +210,52 @@ class FunctionalWorkflow(Workflow):
 
     @overload
     def run(
-        self, message: Any = ABSENT, *, stream: Literal[True], **options: Any
+        self, message: Any = ABSENT, *, stream: Literal[True], **options: Unpack[FunctionRunOptions]
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]: ...
     @overload
     def run(
-        self, message: Any = ABSENT, *, stream: Literal[False] = False, **options: Any
+        self, message: Any = ABSENT, *, stream: Literal[False] = False, **options: Unpack[FunctionRunOptions]
     ) -> Awaitable[WorkflowRunResult]: ...
     def run(
-        self,
-        message: Any = ABSENT,
-        *,
-        stream: bool = False,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        **options: Any,
+        self, message: Any = ABSENT, *, stream: bool = False, **options: Unpack[FunctionRunOptions]
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult] | Awaitable[WorkflowRunResult]:
         """Run the function until it returns, or until it waits for the outside.
 
         The options are those of `Workflow.run`. Further keywords are the run's own: the function finds them in
         `RunContext.kwargs`, or in a `**` parameter. Answers that the run has had may be given again.
         """
-        given = {**(function_invocation_kwargs or {}), **_take_own_keywords(options, self)}
-        activation = None if names_a_run(options) else _durable_activation()
+        run_options, own = self._split_keywords(options)
+        given: dict[str, Any] = {**(run_options.pop("function_invocation_kwargs", None) or {}), **own}
+        activation = None if names_a_run(run_options) else _durable_activation()
         if activation is not None:
-            _require_nestable(options, name=self.name)
+            _require_nestable(run_options, name=self.name)
             found = self._resolved(message, {})
             if found is ABSENT:
                 raise ValueError(f"give workflow {self.name!r} a message: it has nothing to do otherwise")
-            returned = self.run_inside(found, activation, options, given)
-            finish = partial(WorkflowRunResult.of, include_status_events=options.get("include_status_events", False))
+            returned = self.run_inside(found, activation, run_options, given)
+            finish = partial(
+                WorkflowRunResult.of, include_status_events=run_options.get("include_status_events", False)
+            )
             events: ResponseStream[WorkflowEvent[Any], WorkflowRunResult] = ResponseStream(
                 _events(returned, self.name), finalizer=finish
             )
             return events if stream else events.get_final_response()
         if given:
-            options["function_invocation_kwargs"] = {self.start_executor_id: given}
-        return super().run(message, stream=stream, **options)  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
+            run_options["function_invocation_kwargs"] = {self.start_executor_id: given}
+        return super().run(message, stream=stream, **run_options)
+
+    def _split_keywords(self, keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the options of `run`, and the run's own keywords. Raises TypeError for a misspelt option."""
+        options = {name: value for name, value in keywords.items() if name in _RUN_OPTIONS}
+        own = {name: value for name, value in keywords.items() if name not in _RUN_OPTIONS}
+        for name in () if self.node.parameters.takes_any_keyword else own:
+            near = get_close_matches(name, _RUN_OPTIONS, n=1, cutoff=_SIMILARITY_MIN)
+            if near:
+                raise TypeError(
+                    f"run of workflow {self.name!r} has no option {name!r}: did you mean {near[0]!r}? For a keyword of "
+                    "the run's own choose another name, or give the function a ** parameter"
+                )
+        return options, own
 
     def run_inside(
         self, message: Any, activation: ActivationPort, options: Mapping[str, Any], kwargs: Mapping[str, Any]
@@ -342,19 +361,6 @@ class FunctionalWorkflow(Workflow):
         return FunctionalWorkflowAgent(
             self, name=name, description=description, context_providers=context_providers, **kwargs
         )
-
-
-def _take_own_keywords(options: dict[str, Any], workflow: FunctionalWorkflow) -> dict[str, Any]:
-    """Take the keywords that are no options of `run` out of these. Raises TypeError for a misspelt option."""
-    own = {name: options.pop(name) for name in list(options) if name not in _RUN_OPTIONS}
-    for name in () if workflow.node.parameters.takes_any_keyword else own:
-        near = get_close_matches(name, _RUN_OPTIONS, n=1, cutoff=_SIMILARITY_MIN)
-        if near:
-            raise TypeError(
-                f"run of workflow {workflow.name!r} has no option {name!r}: did you mean {near[0]!r}? For a keyword of "
-                "the run's own choose another name, or give the function a ** parameter"
-            )
-    return own
 
 
 def names_a_run(options: Mapping[str, Any]) -> bool:

@@ -21,7 +21,7 @@ from perdure.errors import (
 from perdure.graph import WorkflowMessage
 from perdure.hosting.advance import Advancer, Catalog, Factory, end_halt
 from perdure.hosting.embedded import EmbeddedScheduler, first_of
-from perdure.hosting.run import HostedRun, RunInfo, record_of, watch
+from perdure.hosting.run import NO_MARK, HostedRun, RunInfo, record_of
 from perdure.records import RunStatus
 from perdure.storage import FileCheckpointStorage, StoreStorage, is_host_store, open_storage
 from perdure.workflows import Edit, apply_edit, check_budget
@@ -188,13 +188,13 @@ class Host:
                 if record.workflow_name != workflow.name or record.input_digest != digest:
                     raise RunExistsError(chosen)
                 break
-            mark = await watch(self._store, chosen)
+            mark = await self._store.watch(chosen, seen=NO_MARK)
             try:
                 await _commit_input(workflow, call)
                 break
             except RunBusyError:
                 # Another process is starting it. With the same message it is the same run.
-                await first_of(watch(self._store, chosen, seen=mark), clock.sleep(_BUSY_SECONDS))
+                await first_of(self._store.watch(chosen, seen=mark), clock.sleep(_BUSY_SECONDS))
             except (StaleHeadError, LeaseLostError):
                 continue
         await self._scheduler.start(chosen)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from perdure.workflows import Edit
 
 
-_NO_MARK = Mark(head="", events=-1, commands=-1)
+NO_MARK = Mark(head="", events=-1, commands=-1)
 """A mark that no run has, so that a watch returns at once."""
 
 _STATES: Mapping[HeadStatus, WorkflowRunState] = {
@@ -55,11 +55,6 @@ async def record_of(store: Store, run_id: str) -> RunRecord:
     if record is None:
         raise RunNotFoundError(run_id)
     return record
-
-
-async def watch(store: Store, run_id: str, *, seen: Mark = _NO_MARK) -> Mark:
-    """Wait until a run's mark differs from `seen`, and return it."""
-    return await store.watch(run_id, seen=seen)
 
 
 class HostedRun:
@@ -87,7 +82,7 @@ class HostedRun:
         Raises RunFailedError, RunQuarantinedError, RunExportedError, RunNotFoundError.
         """
         while True:
-            mark = await watch(self._store, self.run_id)
+            mark = await self._store.watch(self.run_id, seen=NO_MARK)
             record = await record_of(self._store, self.run_id)
             _require_not_halted(record)
             head = await self._head(record) if await self._is_idle(record) else None
@@ -95,7 +90,7 @@ class HostedRun:
                 pending = await self.requests() if head.status == "waiting" else []
                 status: WorkflowEvent[Any] = WorkflowEvent("status", state=_STATES[head.status], origin=FRAMEWORK)
                 return WorkflowRunResult.of([*head.outputs(), *head.requests(pending), status])
-            await watch(self._store, self.run_id, seen=mark)
+            await self._store.watch(self.run_id, seen=mark)
 
     async def outputs(self) -> list[Any]:
         """Return the committed outputs of the current turn, without waiting.
@@ -127,7 +122,7 @@ class HostedRun:
         until_idle = until_idle or until_rest
         due = from_seq
         while True:
-            mark = await watch(self._store, self.run_id)
+            mark = await self._store.watch(self.run_id, seen=NO_MARK)
             record = await record_of(self._store, self.run_id)
             ends = not follow or ((until_idle or until_end) and await self._has_ended(record, or_waits=until_idle))
             async for event in committed_events(self._store, self._storage.codec, self.run_id, from_seq=due):
@@ -135,7 +130,7 @@ class HostedRun:
                 due = due if event.seq is None else event.seq + 1
             if ends:
                 return
-            await watch(self._store, self.run_id, seen=mark)
+            await self._store.watch(self.run_id, seen=mark)
 
     async def requests(self) -> list[PendingRequest]:
         """List the open requests."""

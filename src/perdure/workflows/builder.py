@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -93,22 +94,22 @@ class WorkflowBuilder:
         self._intermediates = _given_designation(
             "intermediate_output_from", intermediate_output_from, ("all", "all_other")
         )
-        self._max_iterations = max_iterations
         self._name = name
         self._description = description
         self._storage = checkpoint_storage
         self._clock = clock
-        self._rules: dict[str, Any] = {
-            "max_concurrency": max_concurrency,
-            "reducers": dict(reducers or {}),
-            "state_conflicts": state_conflicts,
-            "undelivered": undelivered,
-            "on_checkpoint_error": on_checkpoint_error,
-            "version": max((migration.to for migration in migrations), default=1) if version is None else version,
-            "migrations": tuple(sorted(migrations, key=lambda migration: migration.to)),
-            "record_payloads": record_payloads,
-        }
-        _check_rules(self._rules, max_iterations)
+        self._rules = Rules(
+            max_iterations=max_iterations,
+            max_concurrency=max_concurrency,
+            reducers=dict(reducers or {}),
+            state_conflicts=state_conflicts,
+            undelivered=undelivered,
+            on_checkpoint_error=on_checkpoint_error,
+            version=max((migration.to for migration in migrations), default=1) if version is None else version,
+            migrations=tuple(sorted(migrations, key=lambda migration: migration.to)),
+            record_payloads=record_payloads,
+        )
+        _check_rules(self._rules)
         self._executors: dict[str, Executor] = {}
         self._agents: dict[int, AgentExecutor] = {}
         """Executors by the identity of their agent."""
@@ -164,8 +165,9 @@ class WorkflowBuilder:
 
     def set_max_iterations(self, max_iterations: int) -> WorkflowBuilder:
         """Limit the supersteps since the last input. Equal to `max_iterations=`."""
-        _check_rules(self._rules, max_iterations)
-        self._max_iterations = max_iterations
+        rules = replace(self._rules, max_iterations=max_iterations)
+        _check_rules(rules)
+        self._rules = rules
         return self
 
     def add_edge(self, source: Node, target: Node, condition: EdgeCondition | None = None) -> WorkflowBuilder:
@@ -229,7 +231,7 @@ class WorkflowBuilder:
             executors=dict(self._executors),
             groups=tuple(self._groups),
             designation=designation,
-            rules=Rules(max_iterations=self._max_iterations, **self._rules),
+            rules=self._rules,
             description=self._description,
         )
         if not graph.name:
@@ -285,20 +287,20 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def _check_rules(rules: Mapping[str, Any], max_iterations: int) -> None:
+def _check_rules(rules: Rules) -> None:
     """Raise ValueError or TypeError for an option that can't work."""
-    for name, number in (("max_iterations", max_iterations), ("max_concurrency", rules["max_concurrency"])):
+    for name, number in (("max_iterations", rules.max_iterations), ("max_concurrency", rules.max_concurrency)):
         if number is not None and number < 1:
             raise ValueError(f"{name} must be 1 or more, not {number}")
     for name, words in _CHOICES.items():
-        if rules[name] not in words:
-            raise ValueError(f"{name} must be {' or '.join(map(repr, words))}, not {rules[name]!r}")
-    for key, reducer in rules["reducers"].items():
+        if getattr(rules, name) not in words:
+            raise ValueError(f"{name} must be {' or '.join(map(repr, words))}, not {getattr(rules, name)!r}")
+    for key, reducer in rules.reducers.items():
         if not callable(reducer):
             raise TypeError(f"the reducer of {key!r} must be a function of two values, not {reducer!r}")
-    for migration in rules["migrations"]:
-        if migration.to > rules["version"]:
-            raise ValueError(f"version {rules['version']} is older than the migration to {migration.to}")
+    for migration in rules.migrations:
+        if migration.to > rules.version:
+            raise ValueError(f"version {rules.version} is older than the migration to {migration.to}")
 
 
 def _require_two(method: str, what: str, given: Sequence[Any]) -> None:

@@ -242,57 +242,49 @@ def _activation(ctx: WorkflowContext[Any, Any]) -> ActivationRecorder:
     return found
 
 
+@dataclass(eq=False)
 class ChildRun:
     """A run inside an activation. Its supersteps are records of the enclosing run."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        activation: ActivationRecorder,
-        *,
-        prefix: str,
-        scope_id: str,
-        name: str,
-        run_kwargs: dict[str, Any],
-        streaming: bool,
-        emit: Callable[[PendingEvent], None],
-        changes: ChangeDetector,
-    ) -> None:
-        self._graph = graph
-        self._activation = activation
-        self._scope_id = scope_id
-        """Ids inside are derived from this."""
-        self._name = name
-        self._run_kwargs = run_kwargs
-        self._streaming = streaming
-        self._emit = emit
-        self._changes = changes
-        self._carried = records_under(activation, prefix)
-        self._journal = activation.context.journal.under(prefix, self._carried)
+    graph: Graph
+    activation: ActivationRecorder
+    prefix: str
+    """The beginning of the keys of its records."""
+    scope_id: str
+    """Ids inside are derived from this."""
+    name: str
+    run_kwargs: dict[str, Any]
+    streaming: bool
+    emit: Callable[[PendingEvent], None]
+    changes: ChangeDetector
+
+    def __post_init__(self) -> None:
+        self._carried = records_under(self.activation, self.prefix)
+        self._journal = self.activation.context.journal.under(self.prefix, self._carried)
 
     async def resume(self) -> Snapshot | None:
         """Return the run as an earlier attempt left it, with the executors' states loaded."""
         reached = self._journal.child()
         if reached is not None:
-            await load(self._graph, reached, self._activation.context.values)
+            await load(self.graph, reached, self.activation.context.values)
         return reached
 
     def loop(self, snapshot: Snapshot) -> RunLoop:
         """Return the loop that advances the run. It may spend what is left of the enclosing run's budget."""
-        activation, context = self._activation, self._activation.context
+        activation, context = self.activation, self.activation.context
         limits = replace(snapshot.limits, budget=activation.left)
         return RunLoop(
-            graph=self._graph,
+            graph=self.graph,
             snapshot=replace(snapshot, limits=limits, scope=scope_of(activation.activation_id)),
             values=context.values,
-            committer=ChildCommitter(self._journal, self._emit) if context.is_checkpointed else None,
-            scope_id=self._scope_id,
-            streaming=self._streaming,
-            run_kwargs=self._run_kwargs,
-            changes=self._changes,
+            committer=ChildCommitter(self._journal, self.emit) if context.is_checkpointed else None,
+            scope_id=self.scope_id,
+            streaming=self.streaming,
+            run_kwargs=self.run_kwargs,
+            changes=self.changes,
             clock=context.clock,
             span=context.span,
-            run_id=self._name,
+            run_id=self.name,
             inside_of=f"{context.run_id}/{activation.executor_id}",
             carried=self._carried,
             budget=context.budget.child(activation.activation_id),

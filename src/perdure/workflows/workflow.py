@@ -8,9 +8,9 @@ import math
 import weakref
 from asyncio import CancelledError
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 
-from typing_extensions import Unpack
+from typing_extensions import TypedDict, Unpack
 
 from perdure.clock import SystemClock, moment_of
 from perdure.engine import (
