@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from typing import Any, Final, cast
 
@@ -29,7 +29,7 @@ class MagenticProgressLedgerItem:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return {"reason": self.reason, "answer": self.answer}
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MagenticProgressLedgerItem:
@@ -52,7 +52,7 @@ class MagenticProgressLedger:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return {each.name: getattr(self, each.name).to_dict() for each in fields(self)}
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MagenticProgressLedger:
@@ -94,14 +94,9 @@ class MagenticContext:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return {
-            "task": self.task,
-            "chat_history": [message.to_dict() for message in self.chat_history],
-            "participant_descriptions": dict(self.participant_descriptions),
-            "round_count": self.round_count,
-            "stall_count": self.stall_count,
-            "reset_count": self.reset_count,
-        }
+        messages = [message.to_dict() for message in self.chat_history]
+        team = dict(self.participant_descriptions)
+        return {**vars(self), "chat_history": messages, "participant_descriptions": team}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MagenticContext:
