@@ -16,7 +16,7 @@ def due(head: str = "r@0", *, commands: int = 0, attempts: int = 0, wake_at: str
     return Due(replace(record, wake_at=wake_at, attempts=attempts), commands)
 
 
-def test_a_run_that_was_tried_in_vain_is_held_until_something_has_changed() -> None:
+def test_a_run_that_made_no_progress_is_deferred_until_its_situation_changes() -> None:
     clock = ManualClock()
     deferred, at = DeferredRuns(clock), now(clock)
     deferred.defer("r", situation_of(due(), at=at))
@@ -26,7 +26,7 @@ def test_a_run_that_was_tried_in_vain_is_held_until_something_has_changed() -> N
     assert list(deferred.moments()) == []
 
 
-def test_a_run_is_postponed_for_longer_each_time() -> None:
+def test_the_delay_of_a_deferred_run_grows_each_time() -> None:
     clock = ManualClock()
     deferred, situation = DeferredRuns(clock), situation_of(due(), at=now(clock))
     for pause in (0.25, 0.5, 1.0, 2.0):
@@ -38,7 +38,7 @@ def test_a_run_is_postponed_for_longer_each_time() -> None:
     assert pause_seconds(1000) == 60.0
 
 
-def test_a_suspect_waits_longer_after_each_process_that_it_ended() -> None:
+def test_the_delay_of_a_suspect_grows_with_its_attempts() -> None:
     clock = ManualClock()
     for attempts, pause in ((2, 1.0), (3, 2.0), (4, 4.0)):
         deferred, situation = DeferredRuns(clock), situation_of(due(attempts=attempts), at=now(clock))
@@ -51,7 +51,7 @@ def test_a_suspect_waits_longer_after_each_process_that_it_ended() -> None:
         assert not deferred.is_deferred("r", situation, at=now(clock))
 
 
-def test_what_is_not_due_any_more_is_forgotten() -> None:
+def test_runs_that_are_no_longer_due_are_forgotten() -> None:
     deferred = DeferredRuns(ManualClock())
     for run_id in ("r", "s", "t"):
         deferred.defer(run_id, situation_of(due(), at=""))

@@ -58,7 +58,7 @@ def by_state(order: Any) -> Workflow:
 
 
 @pytest.mark.parametrize("build", [by_message, by_state])
-async def test_what_another_version_has_written_and_this_one_can_not_read_is_left_to_it(
+async def test_a_run_that_only_another_version_can_read_is_left_to_that_version(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, build: Callable[[Any], Workflow]
 ) -> None:
     async with opened("sqlite", tmp_path) as storage:
@@ -87,7 +87,7 @@ async def test_what_another_version_has_written_and_this_one_can_not_read_is_lef
             assert (await (await newer.run("r")).result()).get_outputs() == ["Order(a=1, b=2)"]
 
 
-async def test_a_handler_that_can_not_read_something_of_its_own_has_failed() -> None:
+async def test_a_handler_that_cannot_decode_its_own_data_fails_the_run() -> None:
     async def read_elsewhere(*_: object) -> None:
         raise UntrustedTypeError(type_name="elsewhere.Thing", path="a thing")
 

@@ -22,7 +22,7 @@ def gated(storage: Storage, gate: Gate, **options: Any) -> Host:
     return host
 
 
-async def test_a_draining_host_lets_a_superstep_end_and_begins_no_other(storage: Storage) -> None:
+async def test_a_draining_host_finishes_its_superstep_and_starts_no_other(storage: Storage) -> None:
     gate = Gate()
     host = gated(storage, gate)
     async with host:
@@ -40,7 +40,7 @@ async def test_a_draining_host_lets_a_superstep_end_and_begins_no_other(storage:
     assert gate.came == ["hi"]
 
 
-async def test_what_does_not_end_in_time_is_stopped_and_what_had_finished_is_kept(storage: Storage) -> None:
+async def test_draining_cancels_slow_work_and_keeps_finished_work(storage: Storage) -> None:
     done: list[str] = []
     gate = Gate()
 
@@ -71,7 +71,7 @@ async def until_journalled(storage: Storage, run_id: str) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_host_takes_no_more_runs_once_it_drains(storage: Storage) -> None:
+async def test_a_draining_host_takes_no_more_runs(storage: Storage) -> None:
     gate = Gate()
     host = gated(storage, gate, max_runs=1)
     async with host:
@@ -88,7 +88,7 @@ async def test_a_host_takes_no_more_runs_once_it_drains(storage: Storage) -> Non
     assert sorted(gate.came) == [0, 1, 2]
 
 
-async def test_a_host_that_has_drained_leaves_no_task_and_can_serve_again(storage: Storage) -> None:
+async def test_a_drained_host_leaves_no_task_and_can_serve_again(storage: Storage) -> None:
     gate = Gate()
     gate.open()
     host = gated(storage, gate)
@@ -121,7 +121,7 @@ async def test_two_hosts_of_one_process_share_the_runs(storage: Storage) -> None
     assert sorted(gate.came) == [0, 1, 2, 3]
 
 
-async def test_what_a_host_gives_free_another_takes_without_being_asked(storage: Storage) -> None:
+async def test_a_run_that_one_host_releases_is_taken_by_another(storage: Storage) -> None:
     gate = Gate()
     one, other = gated(storage, gate, drain_seconds=0), gated(storage, gate)
     async with one:

@@ -92,7 +92,7 @@ def in_a_sub_workflow() -> Workflow:
         pytest.param(in_a_sub_workflow, "SystemExit", id="sub-workflow"),
     ],
 )
-async def test_a_run_that_wants_to_end_the_process_fails_and_the_host_goes_on(
+async def test_a_run_that_exits_the_process_fails_and_the_host_continues(
     factory: Callable[[], Workflow], reason: str
 ) -> None:
     host = Host(InMemoryCheckpointStorage())
@@ -108,7 +108,7 @@ async def test_a_run_that_wants_to_end_the_process_fails_and_the_host_goes_on(
     assert (info.status, info.owner) == ("failed", None)
 
 
-async def test_a_factory_that_wants_to_end_the_process_is_tried_again() -> None:
+async def test_a_factory_that_exits_the_process_is_retried() -> None:
     calls: list[str] = []
 
     def build() -> Workflow:
@@ -141,7 +141,7 @@ def standing(path: Path) -> RunRecord:
     return asyncio.run(look())
 
 
-def test_an_interrupt_ends_the_process_of_a_host_and_leaves_the_run_unharmed(tmp_path: Path) -> None:
+def test_an_interrupt_ends_a_host_and_does_not_harm_the_run(tmp_path: Path) -> None:
     async def serve() -> None:
         host = Host(SqliteCheckpointStorage(tmp_path / "runs.db"))
         host.register(row("w", interrupt))
@@ -153,7 +153,7 @@ def test_an_interrupt_ends_the_process_of_a_host_and_leaves_the_run_unharmed(tmp
     assert standing(tmp_path / "runs.db").run_status == "running"
 
 
-def test_a_plain_run_that_ends_the_process_does_so_and_can_go_on(tmp_path: Path) -> None:
+def test_a_plain_run_that_exits_the_process_can_be_resumed(tmp_path: Path) -> None:
     async def run() -> None:
         await row("w", leave_later)().run("hi", run_id="r", checkpoint_storage=SqliteCheckpointStorage(tmp_path / "db"))
 

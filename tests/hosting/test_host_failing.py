@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.workflow.nodes import Context
 
 
-async def test_a_failed_run_says_why_and_goes_on_when_it_is_recovered(storage: Storage) -> None:
+async def test_a_failed_run_gives_its_reason_and_continues_when_recovered(storage: Storage) -> None:
     tries: list[str] = []
 
     async def fail_once(message: Any, ctx: Context) -> None:
@@ -48,7 +48,7 @@ async def test_a_failed_run_says_why_and_goes_on_when_it_is_recovered(storage: S
     assert tries == ["hi", "hi"]
 
 
-async def test_a_run_that_fails_again_after_it_was_recovered_is_failed_again(storage: Storage) -> None:
+async def test_a_recovered_run_that_fails_again_is_failed(storage: Storage) -> None:
     host = Host(storage)
     host.register(row("w", fail))
     async with host:
@@ -61,7 +61,7 @@ async def test_a_run_that_fails_again_after_it_was_recovered_is_failed_again(sto
             await run.result()
 
 
-async def test_one_that_fails_does_not_hurt_the_others(storage: Storage) -> None:
+async def test_a_failing_run_does_not_affect_the_others(storage: Storage) -> None:
     async def choose(message: Any, ctx: Context) -> None:
         await (fail if message % 2 else shout)(message, ctx)
 
@@ -73,7 +73,7 @@ async def test_one_that_fails_does_not_hurt_the_others(storage: Storage) -> None
             await until(host, run.run_id, "failed" if number % 2 else "idle")
 
 
-async def test_a_parked_run_is_left_alone_until_it_is_recovered(storage: Storage) -> None:
+async def test_a_quarantined_run_is_not_advanced_until_it_is_recovered(storage: Storage) -> None:
     host = Host(storage)
     host.register(row("w", shout))
     run = await host.start("w", "hi")
@@ -132,12 +132,12 @@ async def flaky_result(kind: str, directory: Path, calls: str) -> tuple[list[Any
 
 
 @pytest.mark.parametrize("calls", ["commit", "due", "next_wake", "run", "manifest"])
-async def test_a_store_in_trouble_is_tried_again_until_it_is_well(kind: str, tmp_path: Path, calls: str) -> None:
+async def test_a_failing_store_is_retried_until_it_works(kind: str, tmp_path: Path, calls: str) -> None:
     outputs, store = await flaky_result(kind, tmp_path, calls)
     assert (outputs, store.left) == (["hi!"], 0)
 
 
-async def test_a_run_that_can_not_be_written_is_not_started_whatever_its_workflow_says(
+async def test_a_run_that_cannot_be_written_is_not_started_even_with_on_checkpoint_error_warn(
     kind: str, tmp_path: Path
 ) -> None:
     async with opened(kind, tmp_path) as storage:
@@ -152,7 +152,7 @@ async def test_a_run_that_can_not_be_written_is_not_started_whatever_its_workflo
         assert await (await host.start("w", "hi", run_id="r")).outputs() == []
 
 
-async def test_what_a_run_could_not_commit_it_does_again_when_the_store_is_well(kind: str, tmp_path: Path) -> None:
+async def test_uncommitted_work_is_repeated_when_the_store_works_again(kind: str, tmp_path: Path) -> None:
     clock = ManualClock(skips=True)
     async with opened(kind, tmp_path, clock=clock) as storage:
         store = Flaky(storage.store, "commit", times=0)
@@ -167,7 +167,7 @@ async def test_what_a_run_could_not_commit_it_does_again_when_the_store_is_well(
     assert store.left == 0
 
 
-async def test_a_run_of_another_program_is_left_to_who_has_it(
+async def test_a_run_of_another_version_is_left_to_a_host_that_can_load_it(
     timed: Storage, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def sleep(message: Any, ctx: Context) -> None:
@@ -200,7 +200,7 @@ async def test_a_run_of_another_program_is_left_to_who_has_it(
         assert (await run.result()).get_outputs() == ["hi"]
 
 
-async def test_a_factory_that_fails_is_tried_again(kind: str, tmp_path: Path) -> None:
+async def test_a_failing_factory_is_retried(kind: str, tmp_path: Path) -> None:
     broken: list[str] = []
 
     def build() -> Any:
@@ -218,7 +218,7 @@ async def test_a_factory_that_fails_is_tried_again(kind: str, tmp_path: Path) ->
     assert broken == []
 
 
-async def test_a_damaged_run_fails_and_says_so(tmp_path: Path) -> None:
+async def test_a_damaged_run_fails_with_the_reason(tmp_path: Path) -> None:
     async with opened("sqlite", tmp_path) as storage:
         host = Host(storage)
         host.register(row("w", shout))
@@ -241,7 +241,7 @@ def damage(path: Path) -> None:
     database.close()
 
 
-async def test_a_host_that_nobody_has_registered_anything_with_leaves_runs_alone() -> None:
+async def test_a_host_without_workflows_advances_no_run() -> None:
     storage = InMemoryCheckpointStorage()
     host = Host(storage)
     host.register(row("w", shout))

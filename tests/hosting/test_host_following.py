@@ -22,7 +22,7 @@ async def to_the_end(run: HostedRun) -> list[str]:
     return [event.type async for event in run.events(until_end=True)]
 
 
-async def test_a_run_that_asks_is_followed_until_it_has_its_answer(storage: Storage) -> None:
+async def test_a_run_with_a_request_is_followed_until_it_is_answered(storage: Storage) -> None:
     host = Host(storage)
     host.register(office)
     async with host:
@@ -34,7 +34,7 @@ async def test_a_run_that_asks_is_followed_until_it_has_its_answer(storage: Stor
     assert told.index("request_info") < told.index("answered") < told.index("output")
 
 
-async def test_a_run_that_fails_has_ended(storage: Storage) -> None:
+async def test_following_a_run_ends_when_it_fails(storage: Storage) -> None:
     host = Host(storage)
     host.register(row("w", fail))
     async with host:
@@ -43,7 +43,7 @@ async def test_a_run_that_fails_has_ended(storage: Storage) -> None:
         assert (await run.info()).status == "failed"
 
 
-async def test_a_status_that_does_not_exist_is_refused(storage: Storage) -> None:
+async def test_an_unknown_status_is_refused(storage: Storage) -> None:
     with pytest.raises(ValueError, match=r"unknown status 'asleep'; use one of running, waiting"):
         await Host(storage).runs(status=cast("RunStatus", "asleep"))
 
@@ -54,7 +54,7 @@ async def unasked(storage: Storage, factory: Any, run_id: str) -> None:
         pass
 
 
-async def test_a_run_that_was_halted_just_before_it_is_acquired_stays_halted(storage: Storage) -> None:
+async def test_a_run_halted_just_before_it_is_acquired_stays_halted(storage: Storage) -> None:
     host, factory = Host(storage), row("w", fail)
     host.register(factory)
     run = await host.start("w", "hi")
@@ -66,7 +66,7 @@ async def test_a_run_that_was_halted_just_before_it_is_acquired_stays_halted(sto
     assert (info.status, info.error, info.owner) == ("quarantined", "enough", None)
 
 
-async def test_a_run_that_was_cancelled_just_before_it_is_acquired_stays_cancelled(storage: Storage) -> None:
+async def test_a_run_cancelled_just_before_it_is_acquired_stays_cancelled(storage: Storage) -> None:
     host = Host(storage)
     host.register(office)
     run = await host.start("office", "tea")

@@ -21,7 +21,7 @@ def office_host(storage: Storage) -> Host:
     return host
 
 
-async def test_a_fork_asks_again_and_the_run_is_not_touched(storage: Storage) -> None:
+async def test_a_fork_asks_again_and_its_source_does_not_change(storage: Storage) -> None:
     async with office_host(storage) as host:
         run = await host.start("office", "tea", run_id="r")
         await run.result()
@@ -36,7 +36,7 @@ async def test_a_fork_asks_again_and_the_run_is_not_touched(storage: Storage) ->
         assert (await fork.info()).parent_checkpoint_id == "r@1"
 
 
-async def test_a_fork_of_the_newest_checkpoint_stands_where_the_run_stands(storage: Storage) -> None:
+async def test_a_fork_of_the_newest_checkpoint_has_the_status_of_its_source(storage: Storage) -> None:
     host = Host(storage)
     host.register(row("w", shout))
     async with host:
@@ -47,7 +47,7 @@ async def test_a_fork_of_the_newest_checkpoint_stands_where_the_run_stands(stora
         assert (await fork.info()).status == "idle"
 
 
-async def test_a_fork_with_an_edit_goes_on_with_it(storage: Storage) -> None:
+async def test_a_fork_continues_with_its_edit(storage: Storage) -> None:
     gate = Gate()
     host = Host(storage)
     host.register(row("w", pass_on, gate))
@@ -60,7 +60,7 @@ async def test_a_fork_with_an_edit_goes_on_with_it(storage: Storage) -> None:
         assert (await run.result()).get_outputs() == ["hi"]
 
 
-async def test_a_checkpoint_of_another_run_is_no_place_to_fork_at(storage: Storage) -> None:
+async def test_forking_at_a_checkpoint_of_another_run_is_refused(storage: Storage) -> None:
     async with office_host(storage) as host:
         for text in ("tea", "milk"):
             await (await host.start("office", text, run_id=text)).result()
@@ -87,7 +87,7 @@ async def test_a_deleted_run_leaves_nothing_behind(storage: Storage) -> None:
         assert not await host.delete("r")
 
 
-async def test_a_run_that_is_advanced_here_is_stopped_and_deleted(storage: Storage) -> None:
+async def test_deleting_a_run_that_this_host_advances_stops_it_first(storage: Storage) -> None:
     gate = Gate()
     host = Host(storage)
     host.register(row("w", gate))
@@ -101,7 +101,7 @@ async def test_a_run_that_is_advanced_here_is_stopped_and_deleted(storage: Stora
         assert (await again.result()).get_outputs() == ["ho"]
 
 
-async def test_a_run_that_another_advances_can_not_be_deleted(storage: Storage) -> None:
+async def test_a_run_that_another_process_advances_cannot_be_deleted(storage: Storage) -> None:
     gate = Gate()
     one, other = Host(storage), Host(storage)
     one.register(row("w", gate))
@@ -114,7 +114,7 @@ async def test_a_run_that_another_advances_can_not_be_deleted(storage: Storage) 
         assert (await run.result()).get_outputs() == ["hi"]
 
 
-async def test_whoever_waits_for_a_run_that_is_deleted_is_told(storage: Storage) -> None:
+async def test_waiting_for_a_run_ends_with_an_error_when_it_is_deleted(storage: Storage) -> None:
     async with office_host(storage) as host:
         run = await host.start("office", "tea", run_id="r")
         await run.result()
@@ -129,7 +129,7 @@ async def test_whoever_waits_for_a_run_that_is_deleted_is_told(storage: Storage)
             await following
 
 
-async def test_a_tenant_has_hosts_of_its_own(storage: Storage) -> None:
+async def test_a_host_of_a_tenant_sees_only_its_runs(storage: Storage) -> None:
     acme, other = storage.tenant("acme"), storage.tenant("other")
     hosts = [Host(acme), Host(other)]
     for host in hosts:
@@ -143,7 +143,7 @@ async def test_a_tenant_has_hosts_of_its_own(storage: Storage) -> None:
     assert await Host(storage).runs() == []
 
 
-def test_a_host_needs_no_event_loop_to_be_made() -> None:
+def test_a_host_can_be_created_without_an_event_loop() -> None:
     from perdure.storage import StoreStorage  # noqa: PLC0415
 
     host = Host(StoreStorage(MemoryStore()))

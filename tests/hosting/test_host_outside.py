@@ -57,7 +57,7 @@ def office_host(storage: Storage) -> Host:
     return host
 
 
-async def test_a_run_that_asks_rests_and_goes_on_when_it_is_answered(storage: Storage) -> None:
+async def test_a_run_waits_for_its_answer_and_then_continues(storage: Storage) -> None:
     async with office_host(storage) as host:
         run = await host.start("office", "tea")
         asked = await run.result()
@@ -68,7 +68,7 @@ async def test_a_run_that_asks_rests_and_goes_on_when_it_is_answered(storage: St
     assert (told.get_final_state(), told.get_outputs()) == (WorkflowRunState.IDLE, ["tea: yes (1)"])
 
 
-async def test_a_run_that_went_on_while_it_was_looked_at_is_not_taken_to_rest(storage: Storage) -> None:
+async def test_a_run_that_advances_while_it_is_read_does_not_count_as_idle(storage: Storage) -> None:
     async with office_host(storage) as host:
         run = await host.start("office", "tea", run_id="tea")
         await run.result()
@@ -100,7 +100,7 @@ async def test_requests_are_listed_by_run_by_workflow_and_all(storage: Storage) 
         assert (request.data, request.response_type, request.workflow_name) == ("tea", "str", "office")
 
 
-async def test_an_answer_given_elsewhere_is_taken_in_by_who_serves(storage: Storage) -> None:
+async def test_an_answer_from_another_process_is_applied_by_a_serving_host(storage: Storage) -> None:
     async with office_host(storage) as host:
         run = await host.start("office", "tea")
         await run.result()
@@ -108,7 +108,7 @@ async def test_an_answer_given_elsewhere_is_taken_in_by_who_serves(storage: Stor
         assert (await run.result()).get_outputs() == ["tea: no (1)"]
 
 
-async def test_an_answer_counts_once_and_a_wrong_one_not_at_all(storage: Storage) -> None:
+async def test_an_answer_counts_once_and_a_wrong_one_is_refused(storage: Storage) -> None:
     host = office_host(storage)
     async with host:
         run = await host.start("office", "tea")
@@ -140,7 +140,7 @@ async def test_a_message_is_the_next_turn_of_an_idle_run(storage: Storage) -> No
     assert outputs == ["hi!", "ho!"]
 
 
-async def test_a_message_is_the_next_turn_of_a_run_that_waits_for_an_answer_as_well(storage: Storage) -> None:
+async def test_a_message_is_the_next_turn_of_a_run_that_waits_for_an_answer(storage: Storage) -> None:
     async with office_host(storage) as host:
         run = await host.start("office", "tea")
         await run.result()
@@ -152,7 +152,7 @@ async def test_a_message_is_the_next_turn_of_a_run_that_waits_for_an_answer_as_w
         assert [request.request_id for request in await run.requests()] == ["about milk"]
 
 
-async def test_a_message_to_an_executor_is_taken_in_the_present_turn(storage: Storage) -> None:
+async def test_a_message_to_an_executor_is_delivered_in_the_current_turn(storage: Storage) -> None:
     host = Host(storage)
     host.register(row("w", pass_on, shout))
     async with host:
@@ -178,7 +178,7 @@ async def test_a_run_is_cancelled_in_the_middle_of_a_superstep_and_recovered(sto
         assert (await run.result()).get_outputs() == ["hi"]
 
 
-async def test_a_run_that_waits_is_cancelled_by_somebody_else(storage: Storage) -> None:
+async def test_a_waiting_run_can_be_cancelled_by_another_process(storage: Storage) -> None:
     async with office_host(storage) as host:
         run = await host.start("office", "tea")
         await run.result()
@@ -186,7 +186,7 @@ async def test_a_run_that_waits_is_cancelled_by_somebody_else(storage: Storage) 
         await until(host, run.run_id, "cancelled")
 
 
-async def test_what_is_sent_to_a_cancelled_run_waits_until_it_is_recovered(storage: Storage) -> None:
+async def test_messages_to_a_cancelled_run_wait_until_it_is_recovered(storage: Storage) -> None:
     async with office_host(storage) as host:
         run = await host.start("office", "tea")
         await run.result()
@@ -210,7 +210,7 @@ async def test_a_failed_run_can_be_cancelled(storage: Storage) -> None:
         await until(host, run.run_id, "cancelled")
 
 
-async def test_a_run_that_another_has_just_taken_needs_no_recovery(storage: Storage) -> None:
+async def test_a_run_that_another_process_has_just_taken_needs_no_recovery(storage: Storage) -> None:
     async def taken(lease: Any, run_id: str, **options: Any) -> Any:
         del lease, options
         raise RunBusyError(run_id, owner="another process")
@@ -251,7 +251,7 @@ async def test_runs_are_listed_in_pages(storage: Storage) -> None:
         await host.runs(after="nobody")
 
 
-async def test_the_outputs_so_far_are_told_without_waiting(storage: Storage) -> None:
+async def test_outputs_so_far_are_returned_without_waiting(storage: Storage) -> None:
     async def give(message: Any, ctx: Context) -> None:
         await ctx.yield_output(message)
         await ctx.send_message(message)
@@ -273,7 +273,7 @@ async def test_the_outputs_so_far_are_told_without_waiting(storage: Storage) -> 
         assert await run.outputs() == ["ho", "ho"]
 
 
-async def test_runs_tell_where_they_stand(timed: Storage) -> None:
+async def test_info_has_the_state_of_a_run(timed: Storage) -> None:
     async def sleep(message: Any, ctx: Context) -> None:
         await ctx.sleep(timedelta(hours=1))
         await ctx.yield_output(message)
@@ -301,7 +301,7 @@ async def test_runs_tell_where_they_stand(timed: Storage) -> None:
         gate.open()
 
 
-async def test_events_are_read_from_a_number_on_and_followed(storage: Storage) -> None:
+async def test_events_can_be_read_from_a_number_and_followed(storage: Storage) -> None:
     gate = Gate()
     host = Host(storage)
     host.register(row("w", pass_on, gate))
@@ -320,7 +320,7 @@ async def test_events_are_read_from_a_number_on_and_followed(storage: Storage) -
         assert [event.data for event in later if event.type == "output"] == ["hi"]
 
 
-async def test_the_events_of_a_failed_run_end(storage: Storage) -> None:
+async def test_following_the_events_of_a_failed_run_ends(storage: Storage) -> None:
     host = Host(storage)
     host.register(row("w", pass_on, fail))
     async with host:
@@ -329,7 +329,7 @@ async def test_the_events_of_a_failed_run_end(storage: Storage) -> None:
     assert told.count("superstep_completed") == 1
 
 
-async def test_a_program_without_the_types_reads_a_result(storage: Storage) -> None:
+async def test_a_program_without_the_types_can_read_a_result(storage: Storage) -> None:
     host = Host(storage)
     host.register(lambda: WorkflowBuilder(name="court", start_executor=Judge("judge")).build())
     async with host:
@@ -342,7 +342,7 @@ async def test_a_program_without_the_types_reads_a_result(storage: Storage) -> N
     assert [checkpoint.checkpoint_id for checkpoint in await stranger.checkpoints()] == ["r@0", "r@1"]
 
 
-async def test_on_event_is_told_everything_and_can_not_hurt(storage: Storage) -> None:
+async def test_on_event_gets_every_event_and_its_errors_are_ignored(storage: Storage) -> None:
     told: list[tuple[str, str]] = []
 
     def listen(run_id: str, event: Any) -> None:

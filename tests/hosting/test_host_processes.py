@@ -59,7 +59,7 @@ async def ended(process: Process) -> int:
     return await asyncio.wait_for(process.wait(), 60)
 
 
-async def test_a_host_that_is_asked_to_end_stops_at_a_boundary_and_another_goes_on(
+async def test_a_terminated_host_stops_at_a_boundary_and_another_continues(
     tmp_path: Path, host: Host, porter: Porter
 ) -> None:
     run = await host.start("gated", "hi")
@@ -81,7 +81,7 @@ async def test_a_host_that_is_asked_to_end_stops_at_a_boundary_and_another_goes_
     assert porter.seen == [("first", "hi"), ("second", "hi")]
 
 
-async def test_a_host_that_is_asked_twice_ends_in_the_middle_of_a_superstep(
+async def test_a_second_signal_ends_a_host_in_the_middle_of_a_superstep(
     tmp_path: Path, host: Host, porter: Porter
 ) -> None:
     run = await host.start("gated", "hi")
@@ -100,9 +100,7 @@ async def test_a_host_that_is_asked_twice_ends_in_the_middle_of_a_superstep(
         assert (await run.result()).get_outputs() == ["first", "second"]
 
 
-async def test_a_host_that_is_killed_is_replaced_at_once_by_one_that_serves(
-    tmp_path: Path, host: Host, porter: Porter
-) -> None:
+async def test_a_killed_host_is_replaced_at_once_by_a_serving_one(tmp_path: Path, host: Host, porter: Porter) -> None:
     run = await host.start("gated", "hi")
     async with worker(tmp_path) as one:
         (await porter.arrival()).let_pass()
@@ -134,7 +132,7 @@ async def test_a_handler_that_blocks_the_event_loop_does_not_cost_the_host_its_l
     assert porter.seen == [("blocked", "hi")]
 
 
-async def test_a_run_that_ends_its_hosts_is_parked_and_the_others_get_on(tmp_path: Path, host: Host) -> None:
+async def test_a_run_that_kills_its_hosts_is_quarantined_and_the_others_continue(tmp_path: Path, host: Host) -> None:
     innocent = [await host.start("deadly", f"innocent {number}") for number in range(3)]
     poison = await host.start("deadly", POISON)
     innocent += [await host.start("deadly", f"innocent {number}") for number in range(3, 6)]

@@ -32,7 +32,7 @@ def host_of(storage: Storage, *doings: Any, **options: Any) -> Host:
     return host
 
 
-async def test_a_run_that_was_started_is_run_and_gives_its_result(storage: Storage) -> None:
+async def test_a_started_run_gives_its_result(storage: Storage) -> None:
     async with host_of(storage) as host:
         run = await host.start("w", "hi", run_id="r")
         result = await run.result()
@@ -40,7 +40,7 @@ async def test_a_run_that_was_started_is_run_and_gives_its_result(storage: Stora
     assert result.get_final_state() is WorkflowRunState.IDLE
 
 
-async def test_a_started_run_is_durable_though_nobody_serves(storage: Storage) -> None:
+async def test_a_started_run_is_durable_even_if_no_host_serves(storage: Storage) -> None:
     host = host_of(storage)
     run = await host.start("w", "hi")
     info = await run.info()
@@ -60,7 +60,7 @@ async def test_the_same_id_and_message_is_the_same_run_while_it_runs(storage: St
     assert gate.came == ["hi"]
 
 
-async def test_a_finished_run_gives_its_outputs_again_and_runs_nothing(storage: Storage) -> None:
+async def test_starting_a_finished_run_again_returns_its_outputs_and_runs_nothing(storage: Storage) -> None:
     gate = Gate()
     gate.open()
     async with host_of(storage, gate) as host:
@@ -82,7 +82,7 @@ async def test_the_same_id_with_another_message_or_workflow_is_refused(storage: 
         await host.start("other", "hi", run_id="r")
 
 
-async def test_a_run_that_failed_is_not_started_again_by_its_message(storage: Storage) -> None:
+async def test_starting_a_failed_run_again_does_not_restart_it(storage: Storage) -> None:
     async with host_of(storage, fail) as host:
         run = await host.start("w", "hi", run_id="r")
         with pytest.raises(RunFailedError):
@@ -92,7 +92,7 @@ async def test_a_run_that_failed_is_not_started_again_by_its_message(storage: St
             await again.result()
 
 
-async def test_of_many_that_start_a_run_at_once_one_does(storage: Storage) -> None:
+async def test_only_one_of_many_simultaneous_starts_starts_the_run(storage: Storage) -> None:
     gate = Gate()
     gate.open()
     async with host_of(storage, gate) as one, host_of(storage, gate) as other:
@@ -103,7 +103,7 @@ async def test_of_many_that_start_a_run_at_once_one_does(storage: Storage) -> No
     assert gate.came == ["hi"]
 
 
-async def test_of_many_that_start_a_run_at_once_with_other_messages_all_but_one_are_refused(storage: Storage) -> None:
+async def test_all_but_one_of_simultaneous_starts_with_different_messages_are_refused(storage: Storage) -> None:
     host = host_of(storage)
     ended = await asyncio.gather(
         *(host.start("w", f"hi {number}", run_id="r") for number in range(5)), return_exceptions=True
@@ -113,7 +113,7 @@ async def test_of_many_that_start_a_run_at_once_with_other_messages_all_but_one_
     assert len(await host.runs()) == 1
 
 
-async def test_what_can_not_be_started_leaves_nothing_behind(storage: Storage) -> None:
+async def test_a_refused_start_leaves_nothing_behind(storage: Storage) -> None:
     host = Host(storage)
     host.register(office)
     with pytest.raises(RuntimeError, match="can't handle"):
@@ -126,7 +126,7 @@ async def test_what_can_not_be_started_leaves_nothing_behind(storage: Storage) -
     assert await host.runs() == []
 
 
-async def test_kwargs_are_those_of_the_run_on_whatever_host(storage: Storage) -> None:
+async def test_every_host_uses_the_kwargs_of_the_run(storage: Storage) -> None:
     async def tell(message: Any, ctx: Context) -> None:
         await ctx.yield_output((message, ctx.get_state("_workflow_run_kwargs")))
 
@@ -136,7 +136,7 @@ async def test_kwargs_are_those_of_the_run_on_whatever_host(storage: Storage) ->
     assert outputs == [("hi", {"function_invocation_kwargs": {"__global__": {"user": "ann"}}})]
 
 
-async def test_kwargs_that_can_not_be_stored_are_refused_by_name(storage: Storage) -> None:
+async def test_kwargs_that_cannot_be_stored_are_refused_by_name(storage: Storage) -> None:
     host = host_of(storage)
     with pytest.raises(ValueError, match=r"function_invocation_kwargs\.key") as refused:
         await host.start("w", "hi", function_invocation_kwargs={"key": Secret("hush")})
@@ -144,7 +144,7 @@ async def test_kwargs_that_can_not_be_stored_are_refused_by_name(storage: Storag
     assert await host.runs() == []
 
 
-async def test_a_run_that_lacks_its_secret_kwargs_fails_and_says_which(storage: Storage) -> None:
+async def test_a_run_without_its_secret_kwargs_fails_and_names_them(storage: Storage) -> None:
     gate = Gate()
     workflow = row("w", gate)()
     stream = workflow.run(
@@ -161,7 +161,7 @@ async def test_a_run_that_lacks_its_secret_kwargs_fails_and_says_which(storage: 
     assert gate.came == []
 
 
-async def test_deadline_and_budget_hold_on_a_host(storage: Storage) -> None:
+async def test_deadline_and_budget_apply_on_a_host(storage: Storage) -> None:
     async with host_of(storage) as host:
         run = await host.start("w", "hi", budget={"supersteps": 1})
         with pytest.raises(RunFailedError, match="1 supersteps"):
@@ -170,7 +170,7 @@ async def test_deadline_and_budget_hold_on_a_host(storage: Storage) -> None:
         await host.start("w", "hi", budget={"supersteps": "many"})  # pyright: ignore[reportArgumentType]
 
 
-async def test_a_run_that_is_not_there_is_not_found(storage: Storage) -> None:
+async def test_an_unknown_run_is_not_found(storage: Storage) -> None:
     host = host_of(storage)
     with pytest.raises(RunNotFoundError):
         await host.run("nobody")
@@ -187,7 +187,7 @@ async def test_a_run_that_is_not_there_is_not_found(storage: Storage) -> None:
     assert not await host.delete("nobody")
 
 
-async def test_two_runs_have_executors_of_their_own(storage: Storage) -> None:
+async def test_each_run_has_its_own_executors(storage: Storage) -> None:
     host = Host(storage)
     host.register(office)
     async with host:
@@ -214,7 +214,7 @@ def test_a_factory_that_shares_its_executors_is_refused(storage: Storage) -> Non
     assert host.workflow_names == ()
 
 
-async def test_functions_inside_of_sub_workflows_may_be_shared(storage: Storage) -> None:
+async def test_functions_inside_sub_workflows_may_be_shared(storage: Storage) -> None:
     gate = Gate()
     shared = row("inner", gate)().executors
 
@@ -233,7 +233,7 @@ async def test_functions_inside_of_sub_workflows_may_be_shared(storage: Storage)
             assert (await run.result()).get_final_state() is WorkflowRunState.IDLE
 
 
-def test_executors_that_keep_something_are_refused_inside_of_sub_workflows_as_well(storage: Storage) -> None:
+def test_shared_stateful_executors_inside_sub_workflows_are_refused(storage: Storage) -> None:
     clerk = Clerk()
 
     def build() -> Workflow:
@@ -244,7 +244,7 @@ def test_executors_that_keep_something_are_refused_inside_of_sub_workflows_as_we
         Host(storage).register(build)
 
 
-def test_what_is_no_factory_is_refused(storage: Storage) -> None:
+def test_an_object_that_is_no_factory_is_refused(storage: Storage) -> None:
     host = Host(storage)
     with pytest.raises(TypeError, match="not a Workflow"):
         host.register(cast("Any", lambda: "a workflow"))
@@ -272,7 +272,7 @@ async def test_a_workflow_can_be_registered_under_another_name_and_by_a_decorato
     assert (await run.info()).workflow_name == "loud"
 
 
-def test_a_host_needs_a_storage_of_ours() -> None:
+def test_a_host_needs_a_storage_that_ships_with_perdure() -> None:
     with pytest.raises(TypeError, match="ships with perdure"):
         Host(object())  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="max_runs"):

@@ -52,7 +52,7 @@ async def until_sleeping(clock: ManualClock) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_run_that_sleeps_is_woken_by_its_timer(timed: Storage, clock: ManualClock) -> None:
+async def test_a_sleeping_run_is_woken_by_its_timer(timed: Storage, clock: ManualClock) -> None:
     async with sleepers(timed) as host:
         run = await host.start("w", "hi")
         await until(host, run.run_id, "sleeping")
@@ -61,7 +61,7 @@ async def test_a_run_that_sleeps_is_woken_by_its_timer(timed: Storage, clock: Ma
         assert (await run.result()).get_outputs() == ["hi slept"]
 
 
-async def test_a_run_that_sleeps_is_not_woken_before_its_time(timed: Storage, clock: ManualClock) -> None:
+async def test_a_sleeping_run_is_not_woken_early(timed: Storage, clock: ManualClock) -> None:
     async with sleepers(timed) as host:
         run = await host.start("w", "hi")
         await until(host, run.run_id, "sleeping")
@@ -73,7 +73,7 @@ async def test_a_run_that_sleeps_is_not_woken_before_its_time(timed: Storage, cl
         assert (await run.result()).get_outputs() == ["hi slept"]
 
 
-async def test_what_fell_asleep_elsewhere_is_woken_by_who_serves(timed: Storage, clock: ManualClock) -> None:
+async def test_a_run_that_fell_asleep_elsewhere_is_woken_by_a_serving_host(timed: Storage, clock: ManualClock) -> None:
     async with sleepers(timed) as host:
         run = await host.start("w", "hi")
         await until(host, run.run_id, "sleeping")
@@ -82,7 +82,7 @@ async def test_what_fell_asleep_elsewhere_is_woken_by_who_serves(timed: Storage,
         assert (await run.result()).get_outputs() == ["hi slept"]
 
 
-async def test_time_that_is_skipped_wakes_one_after_the_other(kind: str, tmp_path: Path) -> None:
+async def test_skipped_time_wakes_runs_one_after_the_other(kind: str, tmp_path: Path) -> None:
     clock = ManualClock(skips=True)
     async with opened(kind, tmp_path, clock=clock) as storage, sleepers(storage) as host:
         runs = [await host.start("w", f"run {number}") for number in range(3)]
@@ -106,7 +106,7 @@ def patience() -> Workflow:
     return WorkflowBuilder(name="patience", start_executor=Patient("patient")).build()
 
 
-async def test_a_request_that_nobody_answers_in_time_has_its_default(timed: Storage, clock: ManualClock) -> None:
+async def test_a_request_that_expires_gets_its_default_answer(timed: Storage, clock: ManualClock) -> None:
     host = Host(timed)
     host.register(patience)
     async with host:
@@ -118,7 +118,7 @@ async def test_a_request_that_nobody_answers_in_time_has_its_default(timed: Stor
         assert (await run.result()).get_outputs() == ["who: nobody"]
 
 
-async def test_a_run_is_cancelled_when_its_deadline_has_passed(timed: Storage, clock: ManualClock) -> None:
+async def test_a_run_is_cancelled_after_its_deadline(timed: Storage, clock: ManualClock) -> None:
     async with sleepers(timed) as host:
         run = await host.start("w", "hi", deadline=timedelta(minutes=30))
         await until(host, run.run_id, "sleeping")
@@ -141,7 +141,7 @@ async def test_no_more_than_max_runs_are_advanced_at_once(storage: Storage) -> N
     assert (gate.most, sorted(gate.came)) == (3, list(range(8)))
 
 
-async def test_who_has_waited_longest_comes_first(storage: Storage) -> None:
+async def test_the_run_that_waited_longest_is_advanced_first(storage: Storage) -> None:
     gate = Gate()
     gate.open()
     host = Host(storage, max_runs=1)
@@ -153,7 +153,7 @@ async def test_who_has_waited_longest_comes_first(storage: Storage) -> None:
     assert gate.came == list(range(5))
 
 
-async def test_a_host_holds_nothing_of_runs_that_rest(timed: Storage, clock: ManualClock) -> None:
+async def test_a_host_keeps_no_idle_runs_in_memory(timed: Storage, clock: ManualClock) -> None:
     assert isinstance(timed.store, HostStore)
     scheduler = EmbeddedScheduler(timed.store, clock, max_runs=10)
     host = Host(timed, scheduler=scheduler)
@@ -168,7 +168,7 @@ async def test_a_host_holds_nothing_of_runs_that_rest(timed: Storage, clock: Man
         assert (scheduler.holds, host.running) == (0, 0)
 
 
-async def test_the_executors_of_a_run_that_rests_are_gone(storage: Storage) -> None:
+async def test_the_executors_of_an_idle_run_are_released(storage: Storage) -> None:
     built: list[weakref.ref[Any]] = []
 
     def build() -> Workflow:

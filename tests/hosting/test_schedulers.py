@@ -57,7 +57,7 @@ class ByHand:
         return await (await self._advance)(Dispatch(run_id, token or self._token))
 
 
-async def test_another_engine_decides_when_a_run_is_advanced(timed: Storage, clock: ManualClock) -> None:
+async def test_another_scheduler_decides_when_a_run_is_advanced(timed: Storage, clock: ManualClock) -> None:
     async def sleep(message: Any, ctx: Context) -> None:
         await ctx.sleep(timedelta(hours=1))
         await ctx.yield_output(message)
@@ -78,7 +78,7 @@ async def test_another_engine_decides_when_a_run_is_advanced(timed: Storage, clo
     assert engine.names == ("w",)
 
 
-async def test_the_engine_is_told_what_comes_to_its_runs(storage: Storage) -> None:
+async def test_the_scheduler_is_notified_of_starts_messages_and_cancellations(storage: Storage) -> None:
     engine = ByHand()
     host = Host(storage, scheduler=engine)
     host.register(row("w", shout))
@@ -106,7 +106,7 @@ async def test_a_token_that_is_too_small_advances_nothing(storage: Storage) -> N
     assert gate.came == ["hi", "ho"]
 
 
-async def test_a_run_is_advanced_once_though_the_engine_asks_twice(storage: Storage) -> None:
+async def test_a_run_is_advanced_once_if_the_scheduler_asks_twice(storage: Storage) -> None:
     engine = ByHand()
     gate = Gate()
     host = Host(storage, scheduler=engine)
@@ -121,7 +121,7 @@ async def test_a_run_is_advanced_once_though_the_engine_asks_twice(storage: Stor
     assert gate.came == ["hi"]
 
 
-async def test_what_is_not_there_or_not_known_is_told_to_the_engine(storage: Storage) -> None:
+async def test_the_scheduler_gets_the_status_of_missing_and_failed_runs(storage: Storage) -> None:
     engine = ByHand()
     host = Host(storage, scheduler=engine)
     host.register(row("w", fail))
@@ -133,7 +133,7 @@ async def test_what_is_not_there_or_not_known_is_told_to_the_engine(storage: Sto
             await run.result()
 
 
-async def test_a_run_that_got_on_before_it_was_parked_goes_on_under_the_token_of_the_engine(storage: Storage) -> None:
+async def test_a_run_that_made_progress_before_quarantine_continues_under_the_scheduler_token(storage: Storage) -> None:
     async def seen_too_late(run: Any, run_id: str) -> RunRecord | None:
         record = await run(run_id)
         return record and replace(record, attempts=5)
@@ -150,7 +150,7 @@ async def test_a_run_that_got_on_before_it_was_parked_goes_on_under_the_token_of
             await host.send("r", "ho")
 
 
-async def test_a_scheduler_that_fails_ends_the_serving(storage: Storage) -> None:
+async def test_a_failing_scheduler_ends_serving(storage: Storage) -> None:
     class Broken(ByHand):
         async def serve(self, advance: Advance, workflow_names: Collection[str]) -> None:
             del advance, workflow_names

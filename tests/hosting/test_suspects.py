@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perdure.records import Due, RunRecord
 
 
-def test_one_suspect_may_go_at_first_and_more_the_longer_nothing_has_happened() -> None:
+def test_the_limit_of_suspects_starts_at_one_and_doubles_over_time() -> None:
     clock = ManualClock()
     suspects, numbers = Suspects(clock), itertools.count()
     allowed: list[int] = []
@@ -36,7 +36,7 @@ def test_one_suspect_may_go_at_first_and_more_the_longer_nothing_has_happened() 
     assert allowed == [1, 2, 4, 8]
 
 
-def test_a_suspect_that_has_lived_for_a_while_makes_room_for_another() -> None:
+def test_a_suspect_that_survives_its_probation_makes_room_for_another() -> None:
     clock = ManualClock()
     suspects = Suspects(clock)
     suspects.admit("r")
@@ -44,7 +44,7 @@ def test_a_suspect_that_has_lived_for_a_while_makes_room_for_another() -> None:
     assert list(suspects) == []
 
 
-def test_a_suspect_that_has_got_on_makes_room_for_another() -> None:
+def test_a_suspect_that_made_progress_makes_room_for_another() -> None:
     suspects = Suspects(ManualClock())
     suspects.admit("r")
     assert not suspects.has_room
@@ -71,9 +71,7 @@ class NoticingClock(ManualClock):
         await asyncio.wait_for(self._sleeps.wait(), 30)
 
 
-async def test_suspects_that_take_their_time_are_not_tried_one_after_the_other_for_ever(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_slow_suspects_do_not_run_one_at_a_time_for_ever(kind: str, tmp_path: Path) -> None:
     async def suspected(due: Any, **options: Any) -> list[Due]:
         return [replace(found, record=replace(found.record, attempts=2)) for found in await due(**options)]
 

@@ -30,7 +30,7 @@ def violations(*facts: Fact) -> list[str]:
     return list(Trial.of(facts).violations([WORK]))
 
 
-def test_work_that_was_done_once_is_well() -> None:
+def test_work_done_once_is_accepted() -> None:
     assert violations(born(A), effect(A), returned(A)) == []
 
 
@@ -40,33 +40,33 @@ def test_work_in_flight_at_a_kill_may_be_done_again() -> None:
     assert Trial.of(facts).repeats == 1
 
 
-def test_work_that_was_finished_and_is_done_again_is_found() -> None:
+def test_repeated_finished_work_is_detected() -> None:
     found = violations(born(A), effect(A), returned(A), Fact("killing", A), born(B), effect(B))
     assert [each for each in found if "done again" in each] == found != []
 
 
-def test_what_a_frozen_host_was_about_to_do_may_be_done_again_by_it() -> None:
+def test_a_frozen_host_may_repeat_what_it_was_about_to_do() -> None:
     before = (born(A), Fact("frozen", A), born(B), effect(B), returned(B))
     assert violations(*before, Fact("thawing", A), effect(A)) == []
     assert any("nobody had frozen" in each for each in violations(*before, effect(A)))
 
 
-def test_a_host_that_was_frozen_and_has_its_work_recorded_beside_its_heir_is_found() -> None:
+def test_a_frozen_host_that_records_work_after_its_successor_is_detected() -> None:
     frozen = (born(A), effect(A), Fact("frozen", A), born(B), effect(B), returned(B), Fact("thawing", A))
     assert violations(*frozen) == []
     assert any("more than one life" in each for each in violations(*frozen, returned(A)))
 
 
-def test_a_life_after_the_frost_may_not_do_finished_work_again() -> None:
+def test_an_attempt_after_the_freeze_must_not_repeat_finished_work() -> None:
     facts = (born(A), Fact("frozen", A), born(B), effect(B), returned(B), Fact("thawing", A), born(A, 2), effect(A, 2))
     assert any("done again by (1, 2)" in each for each in violations(*facts))
 
 
-def test_work_that_two_lives_have_done_though_nobody_was_disturbed_is_found() -> None:
+def test_work_done_by_two_attempts_without_any_disturbance_is_detected() -> None:
     assert any("undisturbed" in each for each in violations(born(A), effect(A), born(B), effect(B), returned(B)))
 
 
-def test_a_host_that_got_no_time_may_be_replaced_but_does_not_excuse_who_comes_after() -> None:
+def test_a_starved_host_may_be_replaced_but_does_not_excuse_its_successor() -> None:
     stalled = Fact("stalled", A)
     assert violations(born(A), effect(A), born(B), effect(B), returned(B), stalled) == []
     assert violations(born(A), born(B), effect(B), returned(B), stalled, effect(A)) == []
@@ -75,17 +75,17 @@ def test_a_host_that_got_no_time_may_be_replaced_but_does_not_excuse_who_comes_a
     )
 
 
-def test_work_that_would_be_counted_twice_is_found() -> None:
+def test_work_that_would_be_counted_twice_is_detected() -> None:
     facts = (born(A), effect(A), Fact("killing", A), born(B), effect(B, key="other"), returned(B))
     assert any("2 keys" in each for each in violations(*facts))
 
 
-def test_work_that_was_never_done_and_work_that_was_not_wanted_are_found() -> None:
+def test_missing_work_and_unexpected_work_are_detected() -> None:
     assert violations() == [f"{WORK} was never done"]
     assert list(Trial.of([born(A), effect(A), returned(A)]).violations([])) == [f"{WORK} was not to be done"]
 
 
-def test_a_write_under_a_lease_that_had_been_replaced_is_found() -> None:
+def test_a_write_under_a_replaced_lease_is_detected() -> None:
     def fact(what: What, pid: int, token: int, key: str = "") -> Fact:
         return Fact(what, pid, "r", key=key, token=token)
 
@@ -95,7 +95,7 @@ def test_a_write_under_a_lease_that_had_been_replaced_is_found() -> None:
     assert len(list(Trial.of([*late, fact("wrote", A, 1, "2")]).violations([]))) == 1
 
 
-def test_a_run_that_another_process_has_not_given_free_is_taken_over() -> None:
+def test_a_lease_that_was_not_released_counts_as_a_takeover() -> None:
     def fact(what: What, pid: int, token: int) -> Fact:
         return Fact(what, pid, "r", token=token)
 

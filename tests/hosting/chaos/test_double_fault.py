@@ -99,7 +99,7 @@ async def kill_then_thaw(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("faults", [thaw_then_kill, kill_then_thaw])
-async def test_a_run_goes_on_when_its_host_is_frozen_and_the_next_one_dies(
+async def test_a_run_continues_when_its_host_is_frozen_and_the_next_one_dies(
     place: Place, faults: Callable[[Scene], Awaitable[None]]
 ) -> None:
     async with place.storage() as storage:
