@@ -13,7 +13,7 @@ def test_first_nodes_act_first_and_side_by_side() -> None:
     move = begin(plan_of(defined("a b c", "a>c", "b>c")))
     assert move.starts == ("a", "b")
     assert [(edge.source, edge.target) for edge in move.taken] == [(START, "a"), (START, "b")]
-    assert not move.is_idle
+    assert move.progress.active
 
 
 def test_a_node_waits_for_all_before_it() -> None:
@@ -55,7 +55,7 @@ def test_what_depends_on_a_failed_node_is_skipped_whatever_else_leads_to_it() ->
     move = finish(plan, after_failure.progress, "b", "completed")
     assert move.starts == ()
     assert move.progress.skipped == {"c": "'a' has failed", "d": "'c' was skipped: 'a' has failed"}
-    assert move.is_idle
+    assert not move.progress.active
 
 
 def test_an_isolated_failure_holds_up_nobody() -> None:
@@ -67,11 +67,11 @@ def test_an_edge_that_goes_back_waits_until_nobody_acts() -> None:
     plan = plan_of(defined("a b x y", f"{START}>a", "a>b", "a>x", "x>y", when("b>a"), otherwise(f"b>{END}")))
     after_a = finish(plan, begin(plan).progress, "a", "completed").progress
     after_b = finish(plan, after_a, "b", "completed", holding={"a"})
-    assert not after_b.is_idle
+    assert after_b.progress.active
     after_x = finish(plan, after_b.progress, "x", "completed")
     assert after_x.starts == ("y",)
     over = finish(plan, after_x.progress, "y", "completed")
-    assert over.is_idle
+    assert not over.progress.active
     assert over.progress.held == (("b", "a"),)
     again = follow(plan, over.progress, 0)
     assert again.starts == ("a",)
@@ -149,7 +149,7 @@ def test_while_a_loop_goes_round_its_default_edge_waits_and_nobody_is_skipped() 
     after_a = finish(plan, begin(plan).progress, "a", "completed").progress
     round_ = finish(plan, after_a, "b", "completed", holding={"a"})
     assert round_.skips == ()
-    assert round_.is_idle
+    assert not round_.progress.active
     assert leave(plan, round_.progress, 0).starts == ("c",)
     assert leave(plan, round_.progress, 0).progress.held == ()
     assert follow(plan, round_.progress, 0).starts == ("a",)
@@ -160,7 +160,7 @@ def test_a_loop_that_is_left_without_another_way_ends() -> None:
     after_a = finish(plan, begin(plan).progress, "a", "completed").progress
     move = leave(plan, finish(plan, after_a, "b", "completed", holding={"a"}).progress, 0)
     assert move.starts == ()
-    assert move.is_idle
+    assert not move.progress.active
     assert move.progress.decision("b", END) == "not_taken"
 
 
@@ -234,9 +234,9 @@ def test_after_a_halt_nobody_begins_and_who_acts_may_end() -> None:
     move = halt(plan, begin(plan).progress, ["a"], "'a' was denied")
     assert move.starts == ()
     assert move.progress.skipped == {"c": "'a' was denied", "d": "'a' was denied"}
-    assert not move.is_idle
+    assert move.progress.active
     last = finish(plan, move.progress, "b", "completed")
-    assert last.is_idle
+    assert not last.progress.active
     assert last.taken == ()
 
 

@@ -151,29 +151,23 @@ class RequireChoice(ChatMiddleware):
         await call_next()
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """A choice that a model made, with its arguments."""
-
-    choice: Choice
-    value: Any
-
-
-def find_choices(choices: Iterable[Choice], turn: Sequence[Message], *, before: Collection[str]) -> list[Chosen]:
-    """Return the choices made in a turn, without repetitions. `before` are the ids of calls in earlier turns.
+def find_choices(
+    choices: Iterable[Choice], turn: Sequence[Message], *, before: Collection[str]
+) -> list[tuple[Choice, Any]]:
+    """Return the choices made in a turn and their arguments, once each. `before` are the ids of calls before it.
 
     A tool result that only looks like a choice is none; neither is one that a middleware has replaced.
     """
     by_name = {choice.tool_name: choice for choice in choices}
     contents = [content for message in turn for content in message.contents]
     results = {each.call_id: each for each in contents if each.type == "function_result"}
-    found: list[Chosen] = []
+    found: list[tuple[Choice, Any]] = []
     for call in contents:
         choice = by_name.get(call.name or "") if call.type == "function_call" and call.call_id not in before else None
         record = _record_in(results.get(call.call_id))
         if choice is not None and record.get(_CHOSEN) == choice.tool_name:
             # Handoffs are equal whatever arguments a model adds.
-            chosen = Chosen(choice, {} if choice.shape is _NO_ARGUMENTS else record.get(_VALUE))
+            chosen: tuple[Choice, Any] = (choice, {} if choice.shape is _NO_ARGUMENTS else record.get(_VALUE))
             if chosen not in found:
                 found.append(chosen)
     return found
@@ -219,7 +213,7 @@ class AnswerReader:
     def read(self, response: AgentExecutorResponse, *, before: Collection[str]) -> Answer:
         """Read a response. Raises InvalidValueError with the text for the model, if the response cannot be used."""
         if self.choices:
-            return self._read_choice(self._one_choice(response, before), response)
+            return self._read_choice(response, before)
         match self.output:
             case StructuredOutput(shape):
                 try:
@@ -241,30 +235,28 @@ class AnswerReader:
         target = self.output.default if isinstance(self.output, Handoffs) else None
         return None if target is None else self._handoff_answer(target, response)
 
-    def _one_choice(self, response: AgentExecutorResponse, before: Collection[str]) -> Chosen:
+    def _read_choice(self, response: AgentExecutorResponse, before: Collection[str]) -> Answer:
         found = find_choices(self.choices, response.full_conversation, before=before)
-        if len(found) == 1:
-            return found[0]
         names = ", ".join(choice.tool_name for choice in self.choices)
         if not found:
             raise InvalidValueError(
                 f"Nothing has come of that, as you have called none of these tools: {names}. Call exactly one of them."
             )
-        called = " and ".join(each.choice.tool_name for each in found)
-        raise InvalidValueError(
-            f"Nothing has come of that, as you have called {called}. Call exactly one of these tools, once: {names}."
-        )
-
-    def _read_choice(self, chosen: Chosen, response: AgentExecutorResponse) -> Answer:
-        choice = chosen.choice
+        (choice, chosen), *others = found
+        if others:
+            called = " and ".join(each.tool_name for each, _ in found)
+            raise InvalidValueError(
+                f"Nothing has come of that, as you have called {called}. Call exactly one of these tools, once: "
+                f"{names}."
+            )
         if isinstance(self.output, Handoffs):
             return self._handoff_answer(choice.means, response)
         try:
-            value = parse_value(json.dumps(chosen.value), choice.shape)
+            value = parse_value(json.dumps(chosen), choice.shape)
         except InvalidValueError as fault:
             raise InvalidValueError(
                 f"What you have given to {choice.tool_name} can't be used: {fault}. Call exactly one of these tools "
-                f"again, with all that it takes: {', '.join(each.tool_name for each in self.choices)}."
+                f"again, with all that it takes: {names}."
             ) from fault
         matched = {MATCHED_TYPE: choice.means} if isinstance(self.output, UnionOutput) else {}
         return self._value_answer({**value, RESULT: value, **matched}, value)

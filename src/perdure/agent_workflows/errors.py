@@ -87,17 +87,11 @@ def describe(value: object) -> str:
     return f"{'an' if kind[:1].lower() in {*'aeiou'} else 'a'} {kind}"
 
 
-def join_path(path: str, key: str | int) -> str:
-    """Return the path of a key or index inside `path`, as `edges[0].when`."""
-    if isinstance(key, int):
-        return f"{path}[{key}]"
-    return f"{path}.{key}" if path else key
-
-
 def path_of(place: Place, path: str = "") -> str:
-    """Write a place as a path, inside another one."""
+    """Write a place inside `path` as a path, such as `edges[0].when`."""
     for part in place:
-        path = join_path(path, part)
+        name = f".{part}" if path else part
+        path += f"[{part}]" if isinstance(part, int) else str(name)
     return path
 
 

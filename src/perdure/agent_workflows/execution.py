@@ -36,7 +36,7 @@ from perdure.agent_workflows.history import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Coroutine, Sequence
 
     from perdure import Workflow, WorkflowRunResult
     from perdure.agent_workflows.graph import Parts
@@ -109,28 +109,16 @@ class Runner:
         self.subscribers = Subscribers()
         self._waiting: dict[str, LiveExecution] = {}
 
-    def begin(self, message: Any, execution_id: str | None, *, stream: bool, options: RunOptions) -> Call:
-        """Return a call that begins an execution. Raises TypeError or ValueError for a wrong request or id."""
-        _require_request(message)
+    def call(
+        self, execution_id: str | None, *, stream: bool, options: RunOptions, is_new: bool, **given: Any
+    ) -> ResponseStream[WorkflowEvent[Any], AgentWorkflowResult] | Coroutine[Any, Any, AgentWorkflowResult]:
+        """Begin or continue an execution. `given` are options of the engine. Raises TypeError or ValueError."""
         _require_id(execution_id)
-        given = {**_engine_options(options), "message": message}
-        return Call(self, execution_id, is_streamed=stream, options=given, is_new=True)
-
-    def resume(
-        self,
-        execution_id: str | None,
-        *,
-        responses: Mapping[str, Any] | None,
-        stream: bool,
-        takeover: bool,
-        options: RunOptions,
-    ) -> Call:
-        """Return a call that continues an execution, by default the latest. Raises TypeError or ValueError."""
-        _require_id(execution_id)
-        if responses is not None and not isinstance(cast("object", responses), Mapping):
-            raise TypeError(f"responses are answers by the id of the request, as {{id: answer}}, not {responses!r}")
-        given = {**_engine_options(options), "responses": responses, "takeover": takeover}
-        return Call(self, execution_id, is_streamed=stream, options=given, is_new=False)
+        given |= options
+        if "timeout" in given:
+            given["deadline"] = given.pop("timeout")
+        call = Call(self, execution_id, is_streamed=stream, options=given, is_new=is_new).stream()
+        return call if stream else call.get_final_response()
 
     async def find(self, execution_id: str | None) -> str:
         """Return the id of an execution to continue. Raises AgentWorkflowError."""
@@ -305,15 +293,8 @@ class Call:
         return seconds_since(self.runner.parts.active_clock, since or self._live.since)
 
 
-def _engine_options(options: RunOptions) -> dict[str, Any]:
-    """Return the options by their names in the engine."""
-    given: dict[str, Any] = dict(options)
-    if "timeout" in given:
-        given["deadline"] = given.pop("timeout")
-    return given
-
-
-def _require_request(request: Any) -> None:
+def require_request(request: Any) -> None:
+    """Raise TypeError or ValueError for a request that no execution can begin with."""
     if not isinstance(request, str | Message | AgentExecutorResponse | list | dict):
         raise TypeError(
             "an agent workflow begins with a text, a Message, a list of them, or a dict of values, not with "

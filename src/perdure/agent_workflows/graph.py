@@ -6,7 +6,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from perdure import (
     AgentResponse,
@@ -21,17 +21,17 @@ from perdure import (
     Workflow,
     WorkflowAgent,
     WorkflowBuilder,
-    WorkflowExecutor,
     normalize_messages,
 )
 from perdure.agent_workflows.conductor.conductor import Conductor
 from perdure.agent_workflows.conductor.conversations import Conversations
 from perdure.agent_workflows.definition.document import to_config
 from perdure.agent_workflows.errors import AgentWorkflowError
-from perdure.agent_workflows.history import definitions_in, origins_of
+from perdure.agent_workflows.history import origins_of
 from perdure.agent_workflows.messages import NodeApprovalRequest
 from perdure.agent_workflows.node import TIMED_OUT, AgentNode
 from perdure.agent_workflows.plan import plan_of
+from perdure.agent_workflows.stores import DefinitionStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
@@ -41,12 +41,11 @@ if TYPE_CHECKING:
         AgentRunInputs,
         AgentSession,
         CheckpointStorage,
+        Clock,
         FunctionTool,
+        SupportsAgentRun,
         WorkflowRunResult,
     )
-
-    ApprovalMode = Literal["always_require", "never_require"]
-    from perdure import Clock, SupportsAgentRun
     from perdure.agent_workflows.conductor.conductor import OutputForm
     from perdure.agent_workflows.definition.values import Definition
     from perdure.agent_workflows.plan import Plan
@@ -96,7 +95,7 @@ class AgentOfWorkflow(WorkflowAgent):
             name=name or parts.name,
             description=description or parts.definition.description,
         )
-        self._make_callable = partial(_callable_of, parts, name, description)
+        self._make_callable = partial(callable_of, parts, name, description)
         self._make_copy = partial(AgentOfWorkflow, parts, name, description, id=self.id)
 
     def copy_for_run(self) -> AgentOfWorkflow:
@@ -108,23 +107,8 @@ class AgentOfWorkflow(WorkflowAgent):
         return self._make_callable().as_tool(**options)
 
 
-def tool_of(parts: Parts, name: str | None, description: str | None, approval_mode: ApprovalMode) -> FunctionTool:
-    """Return the workflow as a tool with one argument, `input`."""
-    return _callable_of(parts, name, description).as_tool(
-        name=name,
-        description=description,
-        arg_name="input",
-        arg_description="What the workflow is to work on",
-        approval_mode=approval_mode,
-    )
-
-
-def executor_of(parts: Parts, executor_id: str) -> WorkflowExecutor:
-    """Return the workflow as a node of a graph. The run around it keeps its state and asks its requests."""
-    return WorkflowExecutor(parts.graph("text"), executor_id, propagate_request=True)
-
-
-def _callable_of(parts: Parts, name: str | None, description: str | None) -> CallableWorkflow:
+def callable_of(parts: Parts, name: str | None, description: str | None) -> CallableWorkflow:
+    """Return the workflow as an agent that can be a tool."""
     storage = parts.execution_storage
     return CallableWorkflow(
         # Without a store, requests still have to wait somewhere for their answers.
@@ -344,9 +328,10 @@ class Parts:
 
     async def save_definition(self) -> int | None:
         """Save the definition in the workflow store and return its version; None if there is no store for it."""
-        definitions = None if self.storage is None else definitions_in(self.storage)
-        if definitions is not None and self._version is None:
-            self._version = await definitions.save(to_config(self.definition).config)
+        # A storage of a user's own class keeps no definitions.
+        has_definitions = hasattr(getattr(self.storage, "store", None), "tenant")
+        if self.storage is not None and has_definitions and self._version is None:
+            self._version = await DefinitionStore(self.storage).save(to_config(self.definition).config)
         return self._version
 
     def graph(

@@ -15,20 +15,11 @@ from perdure import (
     WorkflowEvent,
     WorkflowRunState,
 )
+from perdure.agent_workflows import messages
 from perdure.agent_workflows.conductor.conductor import RESULT_PROPERTY
 from perdure.agent_workflows.definition.values import ERROR, TextOutput
 from perdure.agent_workflows.errors import AgentWorkflowError, ExecutionNotFoundError
-from perdure.agent_workflows.messages import (
-    UNCHANGED,
-    AgentWorkflowResult,
-    WorkflowAgentCompletedEvent,
-    WorkflowAgentSkippedEvent,
-    WorkflowAgentStartedEvent,
-    WorkflowCompletedEvent,
-    WorkflowEdgeTraversedEvent,
-    WorkflowStartedEvent,
-)
-from perdure.agent_workflows.stores import DefinitionStore
+from perdure.agent_workflows.messages import AgentWorkflowResult, WorkflowAgentCompletedEvent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -104,14 +95,6 @@ async def executions_of(storage: Any, name: str) -> list[RunInfo]:
     return [RunInfo.of(record) for record in await store.runs(workflow_name=name)]
 
 
-def definitions_in(storage: CheckpointStorage) -> DefinitionStore | None:
-    """Return the store of definitions; None for a user's own storage."""
-    try:
-        return DefinitionStore(storage)
-    except AgentWorkflowError:
-        return None
-
-
 async def origins_of(storage: Any, execution_id: str) -> tuple[str, ...]:
     """Return the executions that one is a fork of, the first one first. A user's own storage knows none."""
     return tuple(run_id for run_id, _ in await _fork_points(storage, execution_id))
@@ -181,9 +164,11 @@ class EventSummary:
     has_begun: bool = False
     failed: dict[str, str] = field(default_factory=dict[str, str])
     skipped: dict[str, str] = field(default_factory=dict[str, str])
-    completed: WorkflowCompletedEvent | None = None
+    completed: messages.WorkflowCompletedEvent | None = None
     _outputs: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, "Mapping[str, Any]"])
-    _started: dict[str, WorkflowAgentStartedEvent] = field(default_factory=dict[str, WorkflowAgentStartedEvent])
+    _started: dict[str, messages.WorkflowAgentStartedEvent] = field(
+        default_factory=dict[str, messages.WorkflowAgentStartedEvent]
+    )
     """The tasks that have not ended, by actor."""
     _ended: set[str] = field(default_factory=set[str])
 
@@ -196,7 +181,7 @@ class EventSummary:
     @property
     def final_answer(self) -> str | None:
         """Return the texts of the nodes before END, as far as they are texts."""
-        ends = [(node_id, self.plan.node(node_id).output) for node_id in self.plan.ends if node_id in self._outputs]
+        ends = [(node_id, self.plan.nodes[node_id].output) for node_id in self.plan.ends if node_id in self._outputs]
         texts = [self._outputs[node_id].get(output.key) for node_id, output in ends if isinstance(output, TextOutput)]
         return "\n\n".join(str(each) for each in texts if each) or None
 
@@ -219,30 +204,30 @@ class EventSummary:
         """Take in an event. Events of nested runs, and of nodes that do not exist any more, are ignored."""
         data: object = event.data
         named = (getattr(data, "node_id", None), getattr(data, "fallback_for", None))
-        if event.path or not all(self.plan.has_node(node_id) for node_id in named if node_id is not None):
+        if event.path or not self.plan.nodes.keys() >= {*named} - {None}:
             return
         match data:
-            case WorkflowStartedEvent():
+            case messages.WorkflowStartedEvent():
                 for kept in (self.failed, self.skipped, self._outputs, self._started, self._ended):
                     kept.clear()
                 self.has_begun, self.completed = True, None
-            case WorkflowAgentStartedEvent():
+            case messages.WorkflowAgentStartedEvent():
                 self._started[data.node_id] = data
                 self.skipped.pop(data.node_id, None)
             case WorkflowAgentCompletedEvent():
                 self._note_completed(data)
-            case WorkflowAgentSkippedEvent():
+            case messages.WorkflowAgentSkippedEvent():
                 self._ended.add(data.node_id)
-                if data.reason != UNCHANGED:
+                if data.reason != messages.UNCHANGED:
                     self.skipped[data.node_id] = data.reason
                     self._outputs.pop(data.node_id, None)
                     self.failed.pop(data.node_id, None)
-            case WorkflowEdgeTraversedEvent():
+            case messages.WorkflowEdgeTraversedEvent():
                 if (data.source, data.target) in self.plan.back_edges:
                     for node_id in self.plan.rerun_from(data.target):
                         self._ended.discard(node_id)
                         self.skipped.pop(node_id, None)
-            case WorkflowCompletedEvent():
+            case messages.WorkflowCompletedEvent():
                 self.completed = data
             case _:
                 pass
@@ -258,7 +243,7 @@ class EventSummary:
         error = event.error or ""
         self.failed[actor] = error
         self._outputs.pop(node_id, None)
-        mode = self.plan.node(actor).on_error.mode
+        mode = self.plan.nodes[actor].on_error.mode
         if mode == "isolate":
             self._outputs[node_id] = {ERROR: error}
         if mode != "fallback":
@@ -266,8 +251,8 @@ class EventSummary:
 
     def _outputs_in(self, event: WorkflowAgentCompletedEvent) -> Mapping[str, Any]:
         """Return the outputs of a node. The text of a fallback also stands under the key of the node."""
-        output = None if event.fallback_for is None else self.plan.node(event.fallback_for).output
-        own = self.plan.node(event.node_id).output
+        output = None if event.fallback_for is None else self.plan.nodes[event.fallback_for].output
+        own = self.plan.nodes[event.node_id].output
         if isinstance(output, TextOutput) and isinstance(own, TextOutput) and own.key in event.outputs:
             return {**event.outputs, output.key: event.outputs[own.key]}
         return event.outputs

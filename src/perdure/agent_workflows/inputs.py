@@ -20,7 +20,7 @@ from perdure.agent_workflows.errors import MissingInputError, quoted
 from perdure.agent_workflows.outputs import find_dead_end, json_text, main_key, readable_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from perdure.agent_workflows.definition.values import Node
     from perdure.agent_workflows.messages import NodeOutput
@@ -41,7 +41,7 @@ class Reference:
 
     name: str
     is_optional: bool = False
-    place: InRequest | InOutputs | None = None
+    place: Place | None = None
     """The place of the value, once it is resolved."""
 
     @classmethod
@@ -98,19 +98,19 @@ class InOutputs:
 
 @dataclass(frozen=True, slots=True)
 class TextOf:
-    """A node reads the output of one node as a text."""
+    """The output of one node as a text."""
 
     writer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """A node reads the outputs of all nodes whose edge to it was taken."""
+    """The outputs of all nodes whose edge to the reader was taken."""
 
 
-Pieces: TypeAlias = tuple["str | Reference", ...]
-"""A node reads texts and named values, joined."""
-Source: TypeAlias = Pieces | TextOf | Upstream
+Place: TypeAlias = InRequest | InOutputs | TextOf | Upstream
+Pieces: TypeAlias = tuple[str | Reference, ...]
+"""The texts and values that a node reads, joined."""
 _REQUEST: Final[Pieces] = (Reference(INPUT, place=InRequest(())),)
 
 
@@ -122,40 +122,32 @@ class _InputError(ValueError):
         super().__init__("; ".join(problems))
 
 
-@dataclass(frozen=True, slots=True)
-class _Inputs:
-    """The inputs of all nodes of a plan, and the problems with them."""
-
-    sources: Mapping[str, Source]
-    problems: tuple[str, ...]
-
-
-# It holds no reference to the plan, so an entry goes away with its plan.
-_INPUTS: Final[WeakKeyDictionary[Plan, _Inputs]] = WeakKeyDictionary()
+# The inputs of all nodes, and the problems with them. Neither refers to the plan, so an entry goes away with its plan.
+_INPUTS: Final[WeakKeyDictionary[Plan, tuple[Mapping[str, Pieces], Sequence[str]]]] = WeakKeyDictionary()
 
 
 def input_problems(plan: Plan) -> list[str]:
     """Return all problems with the inputs of a plan's nodes."""
-    return list(_inputs_of(plan).problems)
+    return list(_inputs_of(plan)[1])
 
 
-def _inputs_of(plan: Plan) -> _Inputs:
+def _inputs_of(plan: Plan) -> tuple[Mapping[str, Pieces], Sequence[str]]:
     if plan not in _INPUTS:
         resolver = _Resolver(plan)
-        sources: dict[str, Source] = {}
+        inputs: dict[str, Pieces] = {}
         problems: list[str] = []
         for node in plan.definition.nodes:
             if node.id in plan.fallbacks:
                 continue  # It gets the task of the node that it replaces.
             try:
-                sources[node.id] = _source_of(plan, node, resolver)
+                inputs[node.id] = _input_of(plan, node, resolver)
             except _InputError as error:
                 problems += [f"node {node.id!r} {problem}" for problem in error.problems]
-        _INPUTS[plan] = _Inputs(sources, tuple(problems))
+        _INPUTS[plan] = inputs, problems
     return _INPUTS[plan]
 
 
-def _source_of(plan: Plan, node: Node, resolver: _Resolver) -> Source:
+def _input_of(plan: Plan, node: Node, resolver: _Resolver) -> Pieces:
     given = [name for name in ("template", "input_key", "reads") if getattr(node, name) is not None]
     if len(given) > 1:
         raise _InputError(f"says what it reads in several ways: {', '.join(given)}; keep one")
@@ -167,8 +159,8 @@ def _source_of(plan: Plan, node: Node, resolver: _Resolver) -> Source:
     except TemplateError as error:
         raise _InputError(f"has a {given[0]} in which {error}") from None
     if node.reads == "upstream":
-        return Upstream()
-    return _REQUEST if node.reads == "request" else _implied_source(plan, node)
+        return (Reference("what nodes before it have put out", place=Upstream()),)
+    return _REQUEST if node.reads == "request" else _implied_input(plan, node)
 
 
 def _resolve(node: Node, parts: Sequence[str | Reference], resolver: _Resolver) -> Pieces:
@@ -187,7 +179,7 @@ def _resolve(node: Node, parts: Sequence[str | Reference], resolver: _Resolver) 
     return tuple(pieces)
 
 
-def _implied_source(plan: Plan, node: Node) -> Source:
+def _implied_input(plan: Plan, node: Node) -> Pieces:
     before = list(dict.fromkeys(edge.source for edge in plan.incoming(node.id)))
     loops = [edge.source for edge in plan.incoming(node.id) if plan.is_back(edge)]
     if loops:
@@ -197,9 +189,9 @@ def _implied_source(plan: Plan, node: Node) -> Source:
         )
     if before in ([], [START]):
         return _REQUEST
-    is_router = len(before) == 1 and plan.has_node(before[0]) and main_key(plan.node(before[0]).output) is None
+    is_router = len(before) == 1 and before[0] in plan.nodes and main_key(plan.nodes[before[0]].output) is None
     if len(before) == 1 and not is_router:
-        return TextOf(before[0])
+        return (Reference(f"what {before[0]!r} has put out", place=TextOf(before[0])),)
     why = "it comes after a router, which may say nothing: " if is_router else "several lead to it: "
     raise _InputError(
         f"has to say what it reads, as {why}{quoted(before)}; give it an input_key, a template, reads='request' or "
@@ -256,13 +248,10 @@ class _Resolver:
             key, path = name, []
         elif keys is not None and key not in keys:
             raise _InputError(f"{writer!r} does not write that; it writes {quoted(sorted(keys))}")
-        return self._require_possible(InOutputs((writer,), key, tuple(path)))
-
-    def _require_possible(self, place: InOutputs) -> InOutputs:
-        why = find_dead_end(self._nodes[place.writers[0]], self._nodes, place.key, place.path)
+        why = find_dead_end(self._nodes[writer], self._nodes, key, path)
         if why is not None:
             raise _InputError(why)
-        return place
+        return InOutputs((writer,), key, tuple(path))
 
     def _in_any(self, node_id: str, name: str) -> InOutputs:
         before = self._leading_to(node_id) - {node_id}
@@ -272,8 +261,7 @@ class _Resolver:
         if len(found) > 1:
             found = self._nearest(node_id, found, name)
         if found:
-            is_whole = name in (self._keys[found[0]] or ())
-            return self._require_possible(InOutputs((found[0],), *((name, ()) if is_whole else (key, tuple(path)))))
+            return self._in_node(node_id, found[0], name)
         possible = tuple(writer for writer in self._unknown if writer in before)
         if not possible:
             raise _InputError(f"nobody before it writes that; there is {quoted(self._names(before))}")
@@ -316,54 +304,46 @@ class _MissingError(Exception):
 
 def task_text(plan: Plan, node_id: str, known: KnownValues) -> str:
     """Return the text of a node's task. Raises MissingInputError if a value does not exist."""
-    node = plan.node(node_id)
-    match _inputs_of(plan).sources[node_id]:
-        case tuple() as pieces:
-            return "".join(each if isinstance(each, str) else _value(plan, node, each, known) for each in pieces)
-        case TextOf(writer):
-            return _require(node, f"what {writer!r} has put out", lambda: _text_of(writer, known))
-        case Upstream():
-            return _require(node, "what nodes before it have put out", lambda: _upstream_text(known))
+    pieces = _inputs_of(plan)[0][node_id]
+    return "".join(each if isinstance(each, str) else _value(plan, node_id, each, known) for each in pieces)
 
 
-def _value(plan: Plan, node: Node, named: Reference, known: KnownValues) -> str:
-    def value() -> str:
-        return render(_value_at(plan, node, named.place, known))
-
-    if not named.is_optional:
-        return _require(node, repr(named.name), value)
+def _value(plan: Plan, node_id: str, reference: Reference, known: KnownValues) -> str:
     try:
-        return value()
-    except _MissingError:
-        return ""
-
-
-def _require(node: Node, what: str, value: Callable[[], str]) -> str:
-    try:
-        return value()
+        match reference.place:
+            case TextOf(writer):
+                return _text_of(writer, known)
+            case Upstream():
+                return _upstream_text(known)
+            case InRequest(path):
+                return render(_walk(known.request, path, "the request"))
+            case InOutputs() as place:
+                return render(_output_at(plan, node_id, place, known))
+            case None:
+                raise AssertionError("the place was resolved when the workflow was built")
     except _MissingError as why:
+        if reference.is_optional:
+            return ""
+        what = repr(reference.name) if isinstance(reference.place, InRequest | InOutputs) else reference.name
         raise MissingInputError(
-            f"node {node.id!r} reads {what}, which is not there: {why}; let the node act only if it is, or read it in "
+            f"node {node_id!r} reads {what}, which is not there: {why}; let the node act only if it is, or read it in "
             "a template as '{{name?}}', which is empty then"
         ) from None
 
 
-def _value_at(plan: Plan, node: Node, place: InRequest | InOutputs | None, known: KnownValues) -> Any:
-    if isinstance(place, InRequest):
-        return _walk(known.request, place.path, "the request")
-    assert place is not None, "the place was resolved when the workflow was built"
-    writer = place.writers[0] if len(place.writers) == 1 else _find_writer(plan, node, place, known)
+def _output_at(plan: Plan, node_id: str, place: InOutputs, known: KnownValues) -> Any:
+    writer = place.writers[0] if len(place.writers) == 1 else _find_writer(plan, node_id, place, known)
     output = known.outputs.get(writer)
     if output is None or place.key not in output.outputs:
         raise _MissingError(_why_missing(writer, known))
     return _walk(output.outputs[place.key], place.path, f"{place.key!r} of {writer!r}")
 
 
-def _find_writer(plan: Plan, node: Node, place: InOutputs, known: KnownValues) -> str:
+def _find_writer(plan: Plan, node_id: str, place: InOutputs, known: KnownValues) -> str:
     outputs = {writer: known.outputs[writer].outputs for writer in place.writers if writer in known.outputs}
     found = [writer for writer in outputs if place.key in outputs[writer]]
     if len(found) > 1:
-        direct = {edge.source for edge in plan.incoming(node.id)}
+        direct = {edge.source for edge in plan.incoming(node_id)}
         found = [writer for writer in found if writer in direct] or found
     if len(found) == 1:
         return found[0]

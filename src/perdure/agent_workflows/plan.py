@@ -7,12 +7,12 @@ to them from inside the cycle go back, and the cycles that remain are treated in
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import TopologicalSorter
 from hashlib import sha256
 from math import inf
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from perdure.agent_workflows.definition.values import END, START, Edge
 
@@ -44,9 +44,11 @@ class Plan:
     ends: tuple[str, ...]
     fallbacks: Mapping[str, tuple[str, ...]]
     back_edges: frozenset[EdgeKey]
-    _nodes: Mapping[str, Node]
+    nodes: Mapping[str, Node]
     _incoming: Mapping[str, tuple[Edge, ...]]
     _outgoing: Mapping[str, tuple[Edge, ...]]
+    _forward_to: Mapping[str, tuple[Edge, ...]]
+    _forward_from: Mapping[str, tuple[Edge, ...]]
     _positions: Mapping[str, tuple[int, int]]
 
     @cached_property
@@ -70,14 +72,6 @@ class Plan:
         """Return the digest of the conditions. A change of them is reported."""
         return _digest(f"{name} {requirement}" for name, requirement in sorted(self.requirements.items()))
 
-    def has_node(self, node_id: str) -> bool:
-        """Return True if there is such a node."""
-        return node_id in self._nodes
-
-    def node(self, node_id: str) -> Node:
-        """Return a node by its id. Raises KeyError."""
-        return self._nodes[node_id]
-
     def incoming(self, node_id: str) -> tuple[Edge, ...]:
         """Return all edges to a node."""
         return self._incoming.get(node_id, ())
@@ -97,14 +91,6 @@ class Plan:
     def forward_from(self, node_id: str) -> tuple[Edge, ...]:
         """Return the edges from a node that do not go back."""
         return self._forward_from.get(node_id, ())
-
-    @cached_property
-    def _forward_to(self) -> Mapping[str, tuple[Edge, ...]]:
-        return {id_: tuple(each for each in edges if not self.is_back(each)) for id_, edges in self._incoming.items()}
-
-    @cached_property
-    def _forward_from(self) -> Mapping[str, tuple[Edge, ...]]:
-        return {id_: tuple(each for each in edges if not self.is_back(each)) for id_, edges in self._outgoing.items()}
 
     def _sources(self, node_id: str) -> Iterator[str]:
         return (edge.source for edge in self.incoming(node_id))
@@ -223,9 +209,10 @@ def plan_of(definition: Definition) -> Plan:
     fallbacks = _find_fallbacks(definition)
     ids = [node.id for node in definition.nodes if node.id not in fallbacks]
     edges = (*definition.edges, *_implied_edges(ids, definition.edges))
-    incoming, outgoing = _by_target(edges), _by_source(edges)
+    outgoing = _group(edges, "source")
     back_edges = find_back_edges(edges)
-    layers = _find_layers(ids, [edge for edge in edges if (edge.source, edge.target) not in back_edges])
+    forward = [edge for edge in edges if (edge.source, edge.target) not in back_edges]
+    layers = _find_layers(ids, forward)
     return Plan(
         definition=definition,
         edges=edges,
@@ -233,9 +220,11 @@ def plan_of(definition: Definition) -> Plan:
         ends=tuple(id_ for id_ in ids if any(edge.target == END for edge in outgoing.get(id_, ()))),
         fallbacks=fallbacks,
         back_edges=back_edges,
-        _nodes={node.id: node for node in definition.nodes},
-        _incoming=incoming,
+        nodes={node.id: node for node in definition.nodes},
+        _incoming=_group(edges, "target"),
         _outgoing=outgoing,
+        _forward_to=_group(forward, "target"),
+        _forward_from=_group(forward, "source"),
         _positions={id_: (layer, place) for layer, ids_ in enumerate(layers) for place, id_ in enumerate(ids_)},
     )
 
@@ -259,29 +248,24 @@ def _find_fallbacks(definition: Definition) -> Mapping[str, tuple[str, ...]]:
 
 def _find_layers(ids: Sequence[str], forward: Sequence[Edge]) -> tuple[tuple[str, ...], ...]:
     """Put each node into the first layer after all nodes before it."""
-    known = set(ids)
-    inner = [edge for edge in forward if edge.source in known and edge.target in known]
-    following = _by_source(inner)
-    missing = Counter(edge.target for edge in inner)
     order = {id_: place for place, id_ in enumerate(ids)}
+    sorter = TopologicalSorter[str](dict.fromkeys(ids, ()))
+    for edge in forward:
+        if edge.source in order and edge.target in order:
+            sorter.add(edge.target, edge.source)
+    sorter.prepare()
     layers: list[tuple[str, ...]] = []
-    current = [id_ for id_ in ids if not missing[id_]]
-    while current:
-        layers.append(tuple(current))
-        ready: list[str] = []
-        for edge in (edge for id_ in current for edge in following.get(id_, ())):
-            missing[edge.target] -= 1
-            if not missing[edge.target]:
-                ready.append(edge.target)
-        current = sorted(ready, key=order.__getitem__)
+    while ready := sorter.get_ready():
+        layers.append(tuple(sorted(ready, key=order.__getitem__)))
+        sorter.done(*ready)
     return tuple(layers)
 
 
 def find_back_edges(edges: Sequence[Edge]) -> frozenset[EdgeKey]:
     """Return the edges that go back. Without them there is no cycle, and START leads to the same nodes."""
-    incoming, outgoing = _by_target(edges), _by_source(edges)
-    from_start = _distances(START, outgoing, lambda edge: edge.target)
-    to_end = _distances(END, incoming, lambda edge: edge.source)
+    incoming, outgoing = _group(edges, "target"), _group(edges, "source")
+    from_start = _distances(START, lambda id_: (edge.target for edge in outgoing.get(id_, ())))
+    to_end = _distances(END, lambda id_: (edge.source for edge in incoming.get(id_, ())))
 
     def is_before(one: str, other: str) -> bool:
         """Return True if one node is nearer to START than another, and not nearer to END."""
@@ -310,20 +294,18 @@ def _heads(entrances: Collection[str], inner: Sequence[Edge], is_before: Callabl
     together.
     """
     always = [edge for edge in inner if not edge.is_conditional and not edge.is_default]
-    following = _by_source(always)
+    following = _group(always, "source")
     certain = reach(entrances, lambda each: (edge.target for edge in following.get(each, ())))
     free = [each for each in entrances if each not in certain] or entrances
     return frozenset(each for each in free if not any(is_before(other, each) for other in free))
 
 
-def _distances(
-    root: str, edges_at: Mapping[str, Sequence[Edge]], other_end: Callable[[Edge], str]
-) -> Mapping[str, float]:
+def _distances(root: str, neighbours: Callable[[str], Iterable[str]]) -> Mapping[str, float]:
     found: dict[str, float] = {root: 0}
     frontier = [root]
     while frontier:
-        ends = dict.fromkeys(other_end(edge) for each in frontier for edge in edges_at.get(each, ()))
         distance = found[frontier[0]] + 1
+        ends = dict.fromkeys(end for each in frontier for end in neighbours(each))
         frontier = [each for each in ends if each not in found]
         found.update(dict.fromkeys(frontier, distance))
     return found
@@ -332,7 +314,7 @@ def _distances(
 def find_cycles(edges: Iterable[Edge]) -> list[frozenset[str]]:
     """Return the largest sets of nodes that all lead to each other (Kosaraju's algorithm)."""
     edges = list(edges)
-    following, leading = _by_source(edges), _by_target(edges)
+    following, leading = _group(edges, "source"), _group(edges, "target")
     found: list[frozenset[str]] = []
     seen: set[str] = set()
     for root in reversed(_postorder(following)):
@@ -364,18 +346,11 @@ def _postorder(following: Mapping[str, Sequence[Edge]]) -> list[str]:
     return order
 
 
-def _by_source(edges: Iterable[Edge]) -> Mapping[str, tuple[Edge, ...]]:
-    return _group(edges, lambda edge: edge.source)
-
-
-def _by_target(edges: Iterable[Edge]) -> Mapping[str, tuple[Edge, ...]]:
-    return _group(edges, lambda edge: edge.target)
-
-
-def _group(edges: Iterable[Edge], end: Callable[[Edge], str]) -> Mapping[str, tuple[Edge, ...]]:
+def _group(edges: Iterable[Edge], end: Literal["source", "target"]) -> Mapping[str, tuple[Edge, ...]]:
+    """Return the edges by the node at one of their ends."""
     found: dict[str, list[Edge]] = {}
     for edge in edges:
-        found.setdefault(end(edge), []).append(edge)
+        found.setdefault(getattr(edge, end), []).append(edge)
     return {id_: tuple(own) for id_, own in found.items()}
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping  # noqa: TC003 - GivenOptions is read at run time
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, overload
 
 from typing_extensions import Unpack
 
+from perdure import WorkflowExecutor
 from perdure.agent_workflows.definition.document import Exported, config_schema, definition_of, read_text, to_config
 from perdure.agent_workflows.errors import AgentWorkflowError
-from perdure.agent_workflows.execution import RUN_ERRORS, Runner, translate
-from perdure.agent_workflows.graph import AgentOfWorkflow, executor_of, tool_of
+from perdure.agent_workflows.execution import RUN_ERRORS, Runner, require_request, translate
+from perdure.agent_workflows.graph import AgentOfWorkflow, callable_of
 from perdure.agent_workflows.history import executions_of, require_execution
 from perdure.agent_workflows.mermaid import to_mermaid
 from perdure.agent_workflows.stores import DefinitionStore, open_store
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
         Workflow,
         WorkflowAgent,
         WorkflowEvent,
-        WorkflowExecutor,
     )
     from perdure.agent_workflows.builder import AgentWorkflowBuilder
     from perdure.agent_workflows.definition.conditions import Condition
@@ -159,12 +159,7 @@ class AgentWorkflow:
 
     @overload
     def run(
-        self,
-        input: Any,
-        *,
-        execution_id: str | None = None,
-        stream: Literal[True],
-        **options: Unpack[RunOptions],
+        self, input: Any, *, execution_id: str | None = None, stream: Literal[True], **options: Unpack[RunOptions]
     ) -> ResponseStream[WorkflowEvent[Any], AgentWorkflowResult]: ...
     @overload
     def run(
@@ -193,8 +188,8 @@ class AgentWorkflow:
         Options: `timeout` instead of that of the workflow; `budget`; `function_invocation_kwargs` and `client_kwargs`
         for tools and models.
         """
-        call = self._runner.begin(input, execution_id, stream=stream, options=options)
-        return call.stream() if stream else call.stream().get_final_response()
+        require_request(input)
+        return self._runner.call(execution_id, stream=stream, options=options, is_new=True, message=input)
 
     @overload
     def resume(
@@ -233,8 +228,10 @@ class AgentWorkflow:
 
         Raises AgentWorkflowError if executions are not stored, ExecutionNotFoundError if there is none.
         """
-        call = self._runner.resume(execution_id, responses=responses, stream=stream, takeover=takeover, options=options)
-        return call.stream() if stream else call.stream().get_final_response()
+        if responses is not None and not isinstance(cast("object", responses), Mapping):
+            raise TypeError(f"responses are answers by the id of the request, as {{id: answer}}, not {responses!r}")
+        given = {"responses": responses, "takeover": takeover}
+        return self._runner.call(execution_id, stream=stream, options=options, is_new=False, **given)
 
     async def executions(self) -> list[RunInfo]:
         """List the stored executions of this workflow, in the order of their start."""
@@ -316,11 +313,20 @@ class AgentWorkflow:
         Inside a workflow it is part of the run around it, which keeps its state and asks its requests. Elsewhere the
         agent asks them; to wait for an answer in another process it needs checkpointing.
         """
-        return tool_of(self._parts, name, description, approval_mode)
+        return callable_of(self._parts, name, description).as_tool(
+            name=name,
+            description=description,
+            arg_name="input",
+            arg_description="What the workflow is to work on",
+            approval_mode=approval_mode,
+        )
 
     def as_executor(self, id: str) -> WorkflowExecutor:  # noqa: A002 - the documented name
-        """Return the workflow as a node of a `WorkflowBuilder` graph: it takes texts and messages, sends its answer."""
-        return executor_of(self._parts, id)
+        """Return the workflow as a node of a `WorkflowBuilder` graph: it takes texts and messages, sends its answer.
+
+        The run around it keeps its state and asks its requests.
+        """
+        return WorkflowExecutor(self._parts.graph("text"), id, propagate_request=True)
 
     def to_mermaid(self) -> str:
         """Return a Mermaid diagram."""

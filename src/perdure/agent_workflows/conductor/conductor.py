@@ -25,6 +25,7 @@ from perdure import (
     handler,
     normalize_messages,
 )
+from perdure.agent_workflows import messages
 from perdure.agent_workflows.conductor import scheduling
 from perdure.agent_workflows.conductor.conversations import ExecutionThreads
 from perdure.agent_workflows.conductor.state import (
@@ -38,23 +39,7 @@ from perdure.agent_workflows.conductor.state import (
 from perdure.agent_workflows.definition.values import ERROR, INPUT, RESULT, START, EdgeContext, TextOutput
 from perdure.agent_workflows.errors import AgentWorkflowError, IterationLimitError, MissingInputError
 from perdure.agent_workflows.inputs import KnownValues, task_text
-from perdure.agent_workflows.messages import (
-    UNCHANGED,
-    AgentWorkflowResult,
-    Continue,
-    NodeOutput,
-    NodeResult,
-    NodeTask,
-    WorkflowAgentCompletedEvent,
-    WorkflowAgentSkippedEvent,
-    WorkflowAgentStartedEvent,
-    WorkflowCompletedEvent,
-    WorkflowDiagnosticEvent,
-    WorkflowEdgeTraversedEvent,
-    WorkflowLayerCompletedEvent,
-    WorkflowLayerStartedEvent,
-    WorkflowStartedEvent,
-)
+from perdure.agent_workflows.messages import AgentWorkflowResult, Continue, NodeOutput, NodeResult, NodeTask
 from perdure.agent_workflows.validation import CONDUCTOR
 
 if TYPE_CHECKING:
@@ -110,51 +95,46 @@ class Conductor(Executor):
     @handler
     async def on_text(self, request: str, ctx: Context) -> None:
         """Begin with a text."""
-        await self._begin(request, ctx)
+        await _Execution(self, ctx).begin(request)
 
     @handler
     async def on_message(self, request: Message, ctx: Context) -> None:
         """Begin with a message."""
-        await self._begin(_request_in([request]), ctx)
+        await _Execution(self, ctx).begin(_request_in([request]))
 
     @handler
     async def on_messages(self, request: list[str | Message], ctx: Context) -> None:
         """Begin with messages: those after the last one of an agent."""
-        await self._begin(_request_in(request), ctx)
+        await _Execution(self, ctx).begin(_request_in(request))
 
     @handler
     async def on_values(self, request: dict[str, Any], ctx: Context) -> None:
         """Begin with values, which nodes read as `input.<key>`."""
-        await self._begin(request, ctx)
+        await _Execution(self, ctx).begin(request)
 
     @handler
     async def on_response(self, request: AgentExecutorResponse, ctx: Context) -> None:
         """Begin with another agent's response."""
-        await self._begin(_request_in(request.agent_response.messages or [""]), ctx)
+        await _Execution(self, ctx).begin(_request_in(request.agent_response.messages or [""]))
 
     @handler
     async def on_node_completed(self, result: NodeResult, ctx: Context) -> None:
         """Record the output of a node and start the nodes that can run now."""
-        await self._yield(await _Execution(self, ctx).on_node_completed(result), ctx)
+        await _Execution(self, ctx).on_node_completed(result)
 
     @handler
     async def on_node_failed(self, failed: FailedMessage, ctx: Context) -> None:
         """Apply the error mode of a node that failed in all its attempts."""
         error = f"{failed.error.error_type}: {failed.error.message}"
-        await self._yield(await _Execution(self, ctx).on_node_failed(failed.executor_id, error), ctx)
+        await _Execution(self, ctx).on_node_failed(failed.executor_id, error)
 
     @handler
     async def on_continue(self, _: Continue, ctx: Context) -> None:
         """Do what may fail: all before it is committed by now."""
-        await self._yield(await _Execution(self, ctx).on_continue(), ctx)
+        await _Execution(self, ctx).on_continue()
 
-    async def _begin(self, request: Any, ctx: Context) -> None:
-        await self._yield(await _Execution(self, ctx).begin(request), ctx)
-
-    async def _yield(self, result: AgentWorkflowResult | None, ctx: Context) -> None:
+    async def yield_result(self, result: AgentWorkflowResult, ctx: Context) -> None:
         """Yield the result of an execution that has ended."""
-        if result is None:
-            return
         answer = (result.final_answer if result.success else result.error) or ""
         match self._gives:
             case "result":
@@ -189,7 +169,7 @@ def _request_in(messages: Sequence[str | Message]) -> str:
 class _Execution:
     """An execution during one handler call of the conductor."""
 
-    def __init__(self, conductor: Conductor, ctx: WorkflowContext[Any, Any]) -> None:
+    def __init__(self, conductor: Conductor, ctx: Context) -> None:
         self._conductor = conductor
         self._plan = conductor.plan
         self._clock = conductor.clock
@@ -199,8 +179,8 @@ class _Execution:
         self._may_fail = False
         """Nothing has happened in this call yet that a failure would undo."""
 
-    async def begin(self, request: Any) -> AgentWorkflowResult | None:
-        """Begin an execution. Return the result if no node has to run. Raises RuntimeError if one is running."""
+    async def begin(self, request: Any) -> None:
+        """Begin an execution. Raises RuntimeError if one is running."""
         if self._state.has_started and not self._state.record.is_finished:
             raise RuntimeError(
                 f"execution {self._state.record.execution_id!r} is running: answer its requests, or continue it "
@@ -213,12 +193,12 @@ class _Execution:
         )
         self._state.start(record, request, plan)
         name, sizes = self._conductor.workflow_name, (len(plan.definition.nodes), len(plan.layers))
-        await self._emit(WorkflowStartedEvent(name, record.execution_id, *sizes, version))
+        await self._emit(messages.WorkflowStartedEvent(name, record.execution_id, *sizes, version))
         await self._threads.begin()
-        return await self._apply(scheduling.begin(plan, await self._find_holding(START, {INPUT: request}, request)))
+        await self._apply(scheduling.begin(plan, await self._find_holding(START, {INPUT: request}, request)))
 
-    async def on_node_completed(self, result: NodeResult) -> AgentWorkflowResult | None:
-        """Record a node's output and start the nodes that can run now. Return the result if this was the last node."""
+    async def on_node_completed(self, result: NodeResult) -> None:
+        """Record a node's output and start the nodes that can run now."""
         task = self._state.active.get(result.node_id)
         if task is None or task.visit != result.visit:
             return await self._ignore_late_result(result.node_id)
@@ -232,15 +212,15 @@ class _Execution:
         output = NodeOutput(self._outputs(task.node_id, result), result.text)
         return await self._apply(await self._finish_task(task, "completed", output))
 
-    async def on_node_failed(self, actor: str, error: str) -> AgentWorkflowResult | None:
-        """Apply the error mode of a failed node. Return the result if this was the last node."""
+    async def on_node_failed(self, actor: str, error: str) -> None:
+        """Apply the error mode of a failed node."""
         task = self._state.active.get(actor)
         if task is None:
             return await self._ignore_late_result(actor)
         await self._resume()
         return await self._apply(await self._fail_task(task, error))
 
-    async def on_continue(self) -> AgentWorkflowResult | None:
+    async def on_continue(self) -> None:
         """Do what may fail. Raises MissingInputError or IterationLimitError."""
         await self._resume()
         unread = self._state.record.unread
@@ -283,8 +263,8 @@ class _Execution:
         message = f"{actor!r} has put out something that it was not asked for; it is ignored"
         await self._diagnose(message, level="warning", node_id=actor)
 
-    async def _apply(self, move: Move | None, unread: Iterable[str] = ()) -> AgentWorkflowResult | None:
-        """Apply a move and those that follow at once, until nodes have to run or none can."""
+    async def _apply(self, move: Move | None, unread: Iterable[str] = ()) -> None:
+        """Apply a move and those that follow at once, until nodes have to run or none can; then end the execution."""
         pending = deque(unread)
         while True:
             if move is not None:
@@ -292,14 +272,11 @@ class _Execution:
                 pending.extend(move.starts)
             if pending:
                 move = await self._start_node(pending.popleft())
-                continue
-            move = await self._next_pass()
-            if move is None:
+            elif (move := await self._next_pass()) is None:
                 break
-        if self._state.progress.active or self._state.record.is_called:
-            self._state.save()
-            return None
-        return await self._finish()
+        if not self._state.progress.active and not self._state.record.is_called:
+            await self._finish()
+        self._state.save()
 
     async def _record_move(self, move: Move) -> None:
         self._may_fail = False
@@ -310,7 +287,9 @@ class _Execution:
         for edge in move.taken:
             iteration = before.iteration(self._plan.loop_of(edge.source))
             await self._emit(
-                WorkflowEdgeTraversedEvent(edge.source, edge.target, edge.is_conditional, edge.requirement, iteration)
+                messages.WorkflowEdgeTraversedEvent(
+                    edge.source, edge.target, edge.is_conditional, edge.requirement, iteration
+                )
             )
         for node_id in move.skips:
             self._state.outputs.set(node_id, None)
@@ -324,7 +303,7 @@ class _Execution:
         try:
             record = await self._make_task(task_text(self._plan, node_id, self._known_values(node_id)), node_id)
         except MissingInputError as error:
-            if self._plan.node(node_id).on_error.mode in {"skip_dependents", "isolate"}:
+            if self._plan.nodes[node_id].on_error.mode in {"skip_dependents", "isolate"}:
                 return await self._fail_task(task, str(error))
             # A fallback gets no task either: it would have to make up the missing input.
             if self._may_fail:
@@ -336,7 +315,7 @@ class _Execution:
         if not self._is_unchanged(node_id, record):
             await self._send_task(task, record)
             return None
-        await self._report_skipped(node_id, UNCHANGED)
+        await self._report_skipped(node_id, messages.UNCHANGED)
         return await self._finish_task(task, "completed", self._state.outputs[node_id])
 
     async def _send_continue(self) -> None:
@@ -400,7 +379,7 @@ class _Execution:
         """Apply the error mode of a failed task's actor."""
         self._may_fail = False
         await self._report_end(task, error=error)
-        on_error = self._plan.node(task.actor).on_error
+        on_error = self._plan.nodes[task.actor].on_error
         if on_error.mode == "stop" and not is_denied:
             # It failed under another error mode, before a resume. Under this one the resume tries it again.
             self._state.active.set(task.actor, None)
@@ -527,18 +506,18 @@ class _Execution:
 
     def _outputs(self, node_id: str, result: NodeResult) -> dict[str, Any]:
         """Return the outputs of a node, or of its fallback: with its text under the key that the node would have."""
-        output = self._plan.node(node_id).output
+        output = self._plan.nodes[node_id].output
         is_fallback = result.node_id != node_id
         more = {output.key: result.text} if is_fallback and isinstance(output, TextOutput) else {}
         return {**result.outputs, **more}
 
-    async def _finish(self) -> AgentWorkflowResult:
+    async def _finish(self) -> None:
         result = make_result(self._plan, self._state, self._clock)
         if result.error is not None and self._state.progress.halted is None:
             await self._diagnose(result.error, level="warning")
         known = self._plan.in_order(self._state.progress.nodes)
         await self._emit(
-            WorkflowCompletedEvent(
+            messages.WorkflowCompletedEvent(
                 result.execution_id,
                 success=result.success,
                 successful_nodes=tuple(each for each in known if each not in {*result.failed, *result.skipped}),
@@ -549,8 +528,7 @@ class _Execution:
             )
         )
         self._state.update(is_finished=True)
-        self._state.save()
-        return result
+        await self._conductor.yield_result(result, self._ctx)
 
     def _now(self) -> str:
         return self._clock.now().isoformat()
@@ -565,10 +543,10 @@ class _Execution:
     async def _diagnose(
         self, message: str, *, level: Literal["info", "warning"] = "info", node_id: str | None = None
     ) -> None:
-        await self._emit(WorkflowDiagnosticEvent(message, level, node_id))
+        await self._emit(messages.WorkflowDiagnosticEvent(message, level, node_id))
 
     async def _report_skipped(self, node_id: str, reason: str) -> None:
-        await self._emit(WorkflowAgentSkippedEvent(node_id, reason, self._iteration(node_id)))
+        await self._emit(messages.WorkflowAgentSkippedEvent(node_id, reason, self._iteration(node_id)))
 
     async def _report_start(self, task: ActiveTask, text: str) -> None:
         """Emit that a node gets a task; before it, that its layer starts."""
@@ -576,9 +554,11 @@ class _Execution:
         if str(layer) not in layers:
             self._state.update(layers={**layers, str(layer): self._now()})
             nodes = self._plan.layers[layer]
-            await self._emit(WorkflowLayerStartedEvent(layer, nodes, self._iteration(*nodes)))
-        name = self._plan.node(task.actor).agent.name or task.actor
-        await self._emit(WorkflowAgentStartedEvent(task.actor, name, layer, self._iteration(task.node_id), text))
+            await self._emit(messages.WorkflowLayerStartedEvent(layer, nodes, self._iteration(*nodes)))
+        name = self._plan.nodes[task.actor].agent.name or task.actor
+        await self._emit(
+            messages.WorkflowAgentStartedEvent(task.actor, name, layer, self._iteration(task.node_id), text)
+        )
 
     async def _report_end(
         self, task: ActiveTask, *, outputs: Mapping[str, Any] | None = None, error: str | None = None
@@ -587,7 +567,7 @@ class _Execution:
         progress = self._state.progress
         ended = len(progress.nodes) - len(progress.active - {task.node_id})
         await self._emit(
-            WorkflowAgentCompletedEvent(
+            messages.WorkflowAgentCompletedEvent(
                 task.actor,
                 success=error is None,
                 outputs=dict(outputs or {}),
@@ -609,7 +589,9 @@ class _Execution:
                 left = {each: at for each, at in self._state.record.layers.items() if each != number}
                 self._state.update(layers=left)
                 duration = seconds_since(self._clock, since)
-                await self._emit(WorkflowLayerCompletedEvent(int(number), nodes, self._iteration(*nodes), duration))
+                await self._emit(
+                    messages.WorkflowLayerCompletedEvent(int(number), nodes, self._iteration(*nodes), duration)
+                )
 
 
 def _without(output: NodeOutput | None, keys: Collection[str]) -> dict[str, Any] | None:

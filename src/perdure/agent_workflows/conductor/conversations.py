@@ -61,28 +61,19 @@ class Conversations:
 
     def __init__(self, store: SessionStore, policy: Conversation, *, workflow_name: str) -> None:
         self._store = store
-        self._policy = policy
+        self.policy = policy
         self._workflow_name = workflow_name
 
     def session_id(self, lineage: Lineage) -> str:
         """Return the session of an execution."""
         first = (*lineage.forked_from, lineage.execution_id)[0]
-        return self._policy.session_id or f"workflow-{self._workflow_name}-{first}"
-
-    def thread_id(self, node_id: str) -> str:
-        """Return the thread of a node."""
-        return self._policy.thread_of(node_id)
-
-    @property
-    def has_root(self) -> bool:
-        """Return True if the threads are forks of a root with the request."""
-        return self._policy.root_id is not None
+        return self.policy.session_id or f"workflow-{self._workflow_name}-{first}"
 
     @property
     def root_id(self) -> str:
         """Return the root thread, which exists."""
-        assert self._policy.root_id is not None, "the policy has a root"
-        return self._policy.root_id
+        assert self.policy.root_id is not None, "the policy has a root"
+        return self.policy.root_id
 
     async def add_request(self, lineage: Lineage, request: str, *, key: str) -> int:
         """Add the request to the root once, and return its event number."""
@@ -98,27 +89,23 @@ class Conversations:
 
     async def join(self, lineage: Lineage, node_id: str, *, root: RootRequest | None = None) -> int:
         """Join a node's thread and return its last event number. With a root, the thread includes the request."""
-        while True:
-            try:
-                found = await self._find_or_fork(lineage, node_id, root)
-            except ThreadExistsError:
-                continue  # Another execution made it meanwhile; join that one.
-            if found is None or root is None or self._has_request(found, lineage, root):
-                return 0 if found is None else found.sequence
-            messages = [Message("user", [root.request])]
-            return await self.add(lineage, node_id, messages, key=root.key, since=0)
-
-    async def _find_or_fork(self, lineage: Lineage, node_id: str, root: RootRequest | None) -> Thread | None:
-        thread_id = self.thread_id(node_id)
+        thread_id = self.policy.thread_of(node_id)
         found = await self._find_thread(lineage, thread_id)
-        if found is None and root is not None:
-            return await self._store.fork(
-                self.session_id(lineage),
-                lineage.thread(self.root_id),
-                lineage.thread(thread_id),
-                from_message=root.sequence,
-            )
-        return found
+        if root is None:
+            return 0 if found is None else found.sequence
+        root_thread, session_id = lineage.thread(self.root_id), self.session_id(lineage)
+        if found is None:
+            try:
+                found = await self._store.fork(
+                    session_id, root_thread, lineage.thread(thread_id), from_message=root.sequence
+                )
+            except ThreadExistsError:
+                # Another execution made it meanwhile; join that one.
+                return await self.join(lineage, node_id, root=root)
+        point = found.forked_from
+        if point is not None and point.thread_id == root_thread and point.sequence >= root.sequence:
+            return found.sequence  # The fork includes the request.
+        return await self.add(lineage, node_id, [Message("user", [root.request])], key=root.key, since=0)
 
     async def _find_thread(self, lineage: Lineage, thread_id: str) -> Thread | None:
         """Return a thread that has messages. That of a fork starts with the messages before its parents' own."""
@@ -136,10 +123,6 @@ class Conversations:
             return None
         return await self._store.fork(session_id, thread_id, lineage.thread(thread_id), from_message=until)
 
-    def _has_request(self, found: Thread, lineage: Lineage, root: RootRequest) -> bool:
-        point = found.forked_from
-        return point is not None and point.thread_id == lineage.thread(self.root_id) and point.sequence >= root.sequence
-
     async def fork(self, lineage: Lineage, thread_id: str, *, at: int) -> None:
         """Fork a thread of the parent execution at an event. Forking it again changes nothing."""
         if at:
@@ -150,7 +133,7 @@ class Conversations:
         """Return a position in a node's thread; None if there is nothing before it."""
         if not until:
             return None
-        return ThreadPosition(self.session_id(lineage), lineage.thread(self.thread_id(node_id)), until)
+        return ThreadPosition(self.session_id(lineage), lineage.thread(self.policy.thread_of(node_id)), until)
 
     async def messages(self, position: ThreadPosition) -> tuple[Message, ...]:
         """Return the messages up to a position. Raises AgentWorkflowError if some are gone."""
@@ -167,7 +150,7 @@ class Conversations:
         """Add messages to a node's thread once, and return the last event number."""
         return await self._store.append(
             self.session_id(lineage),
-            lineage.thread(self.thread_id(node_id)),
+            lineage.thread(self.policy.thread_of(node_id)),
             list(messages),
             key=key,
             since=since,
@@ -195,7 +178,7 @@ class ExecutionThreads:
 
     def is_request(self, text: str) -> bool:
         """Return True if threads start with the request, and this is it."""
-        has_root = self._conversations is not None and self._conversations.has_root
+        has_root = self._conversations is not None and self._conversations.policy.root_id is not None
         return has_root and text == request_text(self._state.request)
 
     async def adopt_fork(self) -> None:
@@ -211,7 +194,7 @@ class ExecutionThreads:
 
     async def begin(self) -> None:
         """Put the request into the root thread, if the policy has one."""
-        if self._conversations is not None and self._conversations.has_root:
+        if self._conversations is not None and self._conversations.policy.root_id is not None:
             await self._root(self._conversations)
 
     async def history(self, actor: str) -> tuple[Message, ...]:
@@ -236,7 +219,7 @@ class ExecutionThreads:
         conversations = self._conversations
         if conversations is None:
             return
-        actor, lineage, thread_id = result.node_id, self._lineage, conversations.thread_id(result.node_id)
+        actor, lineage, thread_id = result.node_id, self._lineage, conversations.policy.thread_of(result.node_id)
         has_joined = thread_id in self._state.threads
         since = await self._joined(conversations, actor)
         name = f"{actor}/{result.visit}"
@@ -274,10 +257,10 @@ class ExecutionThreads:
 
     async def _joined(self, conversations: Conversations, actor: str) -> int:
         """Return the last event number of an actor's thread that this execution knows."""
-        lineage, thread_id = self._lineage, conversations.thread_id(actor)
+        lineage, thread_id = self._lineage, conversations.policy.thread_of(actor)
         sequence = self._state.threads.get(thread_id)
         if sequence is None:
-            root = await self._root(conversations) if conversations.has_root else None
+            root = await self._root(conversations) if conversations.policy.root_id is not None else None
             root = None if root is None else replace(root, key=self._key(f"request/{thread_id}"))
 
             async def join() -> int:

@@ -98,11 +98,6 @@ class Move:
     starts: tuple[str, ...] = ()
     skips: tuple[str, ...] = ()
 
-    @property
-    def is_idle(self) -> bool:
-        """Return True if no node has a task."""
-        return not self.progress.active
-
 
 def begin(plan: Plan, holding: Collection[str] | None = None) -> Move:
     """Return the first move. `holding` are the targets of edges from START whose conditions hold; by default all."""
@@ -129,7 +124,7 @@ def finish(
     assert progress.nodes.get(node_id) == "acting", f"node {node_id!r} has no task"
     others = {each: text for each, text in progress.denied.items() if each != node_id}
     change = _Change(plan, replace(progress, denied=others if denied is None else {**others, node_id: denied}))
-    change.set_status(node_id, outcome)
+    change.nodes[node_id] = outcome
     if progress.halted is not None:
         change.close_edges(node_id, "not_taken")
     elif outcome == "failed":
@@ -249,7 +244,7 @@ def halt(plan: Plan, progress: Progress, node_ids: Iterable[str], reason: str) -
     """
     change = _Change(plan, replace(progress, held=(), halted=progress.halted or reason))
     for node_id in node_ids:
-        change.set_status(node_id, "failed")
+        change.nodes[node_id] = "failed"
         change.close_edges(node_id, "not_taken")
     for node_id in [each for layer in plan.layers for each in layer if each not in progress.nodes]:
         change.skip(node_id, reason, "skipped")
@@ -261,20 +256,16 @@ class _Change:
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         self._plan = plan
-        self._before = progress
-        self._nodes = dict(progress.nodes)
+        self.nodes = dict(progress.nodes)
         self._edges: dict[str, Mapping[str, str]] = dict(progress.edges)
         self._own_edges: dict[str, dict[str, str]] = {}
         """The decisions of sources that were copied to be changed."""
         self._skipped = dict(progress.skipped)
+        self._progress = replace(progress, nodes=self.nodes, edges=self._edges, skipped=self._skipped)
         self._held = list(progress.held)
         self.taken: list[Edge] = []
         self._starts: list[str] = []
         self._skips: list[str] = []
-
-    def set_status(self, node_id: str, status: Status) -> None:
-        """Set the status of a node."""
-        self._nodes[node_id] = status
 
     def decide(self, edge: Edge, decision: Decision) -> None:
         """Decide an edge. A back edge that is taken is only held."""
@@ -311,7 +302,7 @@ class _Change:
 
     def skip(self, node_id: str, reason: str, status: Status) -> None:
         """Skip a node."""
-        self.set_status(node_id, status)
+        self.nodes[node_id] = status
         self._skipped[node_id] = reason
         self._skips.append(node_id)
         self.close_edges(node_id, "blocked" if status == "blocked" else "not_taken")
@@ -326,15 +317,15 @@ class _Change:
         pending = deque(each for each in dict.fromkeys(candidates) if each != END)
         while pending:
             node_id = pending.popleft()
-            if node_id in self._nodes or not self._is_decidable(node_id):
+            if node_id in self.nodes or not self._is_decidable(node_id):
                 continue
             self._decide_node(node_id)
-            if self._nodes.get(node_id, "acting") != "acting":
+            if self.nodes.get(node_id, "acting") != "acting":
                 pending.extend(edge.target for edge in self._plan.forward_from(node_id) if edge.target != END)
 
     def _find_freed(self) -> list[str]:
         """Return the nodes that waited for loops which are over now."""
-        undecided = [each for each in self._plan.after_cycles if each not in self._nodes]
+        undecided = [each for each in self._plan.after_cycles if each not in self.nodes]
         if not undecided:
             return []
         open_ = frozenset(number for number in range(len(self._plan.cycles)) if self._is_open(number))
@@ -344,30 +335,29 @@ class _Change:
         """Return True if a cycle may go on: a node in it or before it is undecided or runs, or a back edge holds."""
         nodes = self._plan.leading_to_cycle[cycle]
         return any(target in nodes for _, target in self._held) or any(
-            self._nodes.get(each, "acting") == "acting" for each in nodes
+            self.nodes.get(each, "acting") == "acting" for each in nodes
         )
 
     def _is_decidable(self, node_id: str) -> bool:
-        return all(self._decision(edge) is not None for edge in self._plan.forward_to(node_id))
+        return all(
+            self._progress.decision(edge.source, edge.target) is not None for edge in self._plan.forward_to(node_id)
+        )
 
     def _decide_node(self, node_id: str) -> None:
-        edges = self._plan.forward_to(node_id)
-        is_blocked = any(self._decision(edge) == "blocked" for edge in edges)
-        taken = [edge.source for edge in edges if self._decision(edge) == "taken"]
-        is_followed = any(target == node_id for _, target in self._before.followed)
-        if not is_blocked and is_followed:
-            self._start(node_id)
-        elif self._must_wait(node_id, () if is_blocked else taken):
-            return
-        elif is_blocked:
-            self.skip(node_id, self._reason(node_id), "blocked")
-        elif taken:
-            self._start(node_id)
-        else:
-            self.skip(node_id, self._reason(node_id), "skipped")
-
-    def _start(self, node_id: str) -> None:
-        self.set_status(node_id, "acting")
+        decisions = {
+            edge.source: self._progress.decision(edge.source, edge.target) for edge in self._plan.forward_to(node_id)
+        }
+        is_blocked = "blocked" in decisions.values()
+        taken = [] if is_blocked else [source for source, decision in decisions.items() if decision == "taken"]
+        is_followed = any(target == node_id for _, target in self._progress.followed)
+        if is_blocked or not is_followed:
+            if self._must_wait(node_id, taken):
+                return
+            if not taken:
+                reason = skip_reason(self._plan, self._progress, node_id)
+                self.skip(node_id, reason, "blocked" if is_blocked else "skipped")
+                return
+        self.nodes[node_id] = "acting"
         self._starts.append(node_id)
 
     def _must_wait(self, node_id: str, taken: Iterable[str]) -> bool:
@@ -375,24 +365,9 @@ class _Change:
         open_ = {cycle for cycle in self._plan.cycles_before(node_id) if self._is_open(cycle)}
         return bool(open_) and not any(self._plan.cycles_up_to(source) & open_ for source in taken)
 
-    def _reason(self, node_id: str) -> str:
-        # It is read at once, so nothing has to be copied.
-        current = Progress(nodes=self._nodes, edges=self._edges, denied=self._before.denied)
-        return skip_reason(self._plan, current, node_id)
-
-    def _decision(self, edge: Edge) -> str | None:
-        return self._edges.get(edge.source, {}).get(edge.target)
-
     def move(self) -> Move:
         """Return the move, in the order of the plan."""
-        progress = replace(
-            self._before,
-            nodes=dict(self._nodes),
-            edges=dict(self._edges),
-            skipped=dict(self._skipped),
-            held=tuple(self._held),
-        )
-        in_order = self._plan.in_order
+        progress, in_order = replace(self._progress, held=tuple(self._held)), self._plan.in_order
         return Move(progress, tuple(self.taken), in_order(self._starts), in_order(self._skips))
 
 

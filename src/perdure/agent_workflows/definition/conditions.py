@@ -79,9 +79,7 @@ def is_same(one: Any, other: Any) -> bool:
     """Return True if two values are the same JSON: 1 is 1.0 but not True, and "7" is not 7."""
     if isinstance(one, bool) or isinstance(other, bool) or one is None:
         return one is other
-    if isinstance(one, str) and isinstance(other, str):
-        return one == other
-    if isinstance(one, int | float) and isinstance(other, int | float):
+    if any(isinstance(one, kind) and isinstance(other, kind) for kind in (str, int | float)):
         return one == other
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         ones, others = cast("list[Any]", one), cast("list[Any]", other)
@@ -155,6 +153,11 @@ class Condition(ABC):
     type: ClassVar[str]
     """The name of the condition in JSON."""
 
+    def __init_subclass__(cls, type: str | None = None) -> None:  # noqa: A002 - the name in JSON
+        """Set the name of the condition in JSON."""
+        if type is not None:
+            cls.type = type
+
     @abstractmethod
     def holds(self, outputs: Mapping[str, Any]) -> bool:
         """Return True if the condition holds for these outputs."""
@@ -207,8 +210,22 @@ def _parts_of(kind: type[And | Or], condition: Condition) -> tuple[Condition, ..
     return condition.conditions if isinstance(condition, kind) else (condition,)
 
 
+class _Compound(Condition):
+    """A condition that is made of others."""
+
+    conditions: tuple[Condition, ...]
+
+    def fields(self) -> frozenset[str]:
+        """Return the keys of all parts."""
+        return frozenset[str]().union(*(each.fields() for each in self.conditions))
+
+    def paths(self) -> frozenset[str]:
+        """Return the paths of all parts."""
+        return frozenset[str]().union(*(each.paths() for each in self.conditions))
+
+
 @plain_dataclass(frozen=True, eq=False, init=False)
-class _Joined(Condition):
+class _Joined(_Compound):
     """Several conditions, evaluated in order until the result is known."""
 
     conditions: tuple[Condition, ...]
@@ -225,29 +242,17 @@ class _Joined(Condition):
         """Return the parts under `conditions`."""
         return {"type": self.type, "conditions": [condition.to_dict() for condition in self.conditions]}
 
-    def fields(self) -> frozenset[str]:
-        """Return the keys of all parts."""
-        return frozenset[str]().union(*(each.fields() for each in self.conditions))
 
-    def paths(self) -> frozenset[str]:
-        """Return the paths of all parts."""
-        return frozenset[str]().union(*(each.paths() for each in self.conditions))
-
-
-class And(_Joined):
+class And(_Joined, type="and"):
     """Holds if all its conditions hold."""
-
-    type = "and"
 
     def holds(self, outputs: Mapping[str, Any]) -> bool:
         """Return True if all hold."""
         return all(condition.holds(outputs) for condition in self.conditions)
 
 
-class Or(_Joined):
+class Or(_Joined, type="or"):
     """Holds if one of its conditions holds."""
-
-    type = "or"
 
     def holds(self, outputs: Mapping[str, Any]) -> bool:
         """Return True if one holds."""
@@ -255,14 +260,13 @@ class Or(_Joined):
 
 
 @plain_dataclass(frozen=True, eq=False)
-class Not(Condition):
+class Not(_Compound, type="not"):
     """Holds if its condition does not, so also for a missing key."""
 
-    type = "not"
     condition: Condition
 
     def __post_init__(self) -> None:
-        _require_conditions("Not", (self.condition,))
+        object.__setattr__(self, "conditions", _require_conditions("Not", (self.condition,)))
 
     def holds(self, outputs: Mapping[str, Any]) -> bool:
         """Return True if the condition does not hold."""
@@ -275,14 +279,6 @@ class Not(Condition):
     def to_dict(self) -> dict[str, Any]:
         """Return the inner condition under `condition`."""
         return {"type": self.type, "condition": self.condition.to_dict()}
-
-    def fields(self) -> frozenset[str]:
-        """Return the keys of the inner condition."""
-        return self.condition.fields()
-
-    def paths(self) -> frozenset[str]:
-        """Return the paths of the inner condition."""
-        return self.condition.paths()
 
     def __invert__(self) -> Condition:
         return self.condition
@@ -345,28 +341,20 @@ class _KeyCondition(Condition):
         return frozenset({self.key})
 
 
-class Exists(_KeyCondition):
+class Exists(_KeyCondition, type="exists"):
     """Holds if there is a value other than None. False, 0 and "" are values."""
 
-    type = "exists"
 
-
-class NotExists(_KeyCondition):
+class NotExists(_KeyCondition, type="not_exists"):
     """Holds if the key is missing or its value is None."""
 
-    type = "not_exists"
 
-
-class Empty(_KeyCondition):
+class Empty(_KeyCondition, type="empty"):
     """Holds if the value is missing, None, a text of white space, or an empty list or dict. Numbers are never empty."""
 
-    type = "empty"
 
-
-class NotEmpty(_KeyCondition):
+class NotEmpty(_KeyCondition, type="not_empty"):
     """Holds if `Empty` does not."""
-
-    type = "not_empty"
 
 
 @dataclass(frozen=True, eq=False, config=_CONFIG)
@@ -374,22 +362,16 @@ class _ValueCondition(_KeyCondition):
     value: Annotated[Any, read_as(JsonValue)]
 
 
-class Equals(_ValueCondition):
+class Equals(_ValueCondition, type="equals"):
     """Holds if the value is this one. 1 equals 1.0; True is not 1, "7" is not 7, and a missing key is not None."""
 
-    type = "equals"
 
-
-class NotEquals(_ValueCondition):
+class NotEquals(_ValueCondition, type="not_equals"):
     """Holds if `Equals` does not, so also for a missing key."""
 
-    type = "not_equals"
 
-
-class Contains(_ValueCondition):
+class Contains(_ValueCondition, type="contains"):
     """Holds if a text contains this text, a list this element, or a dict this key."""
-
-    type = "contains"
 
 
 @dataclass(frozen=True, eq=False, config=_CONFIG)
@@ -397,28 +379,20 @@ class _BoundCondition(_KeyCondition):
     value: StrictInt | StrictFloat | StrictStr
 
 
-class GreaterThan(_BoundCondition):
+class GreaterThan(_BoundCondition, type="greater_than"):
     """Holds if the value is greater than the bound."""
 
-    type = "greater_than"
 
-
-class LessThan(_BoundCondition):
+class LessThan(_BoundCondition, type="less_than"):
     """Holds if the value is less than the bound."""
 
-    type = "less_than"
 
-
-class AtLeast(_BoundCondition):
+class AtLeast(_BoundCondition, type="at_least"):
     """Holds if the value is the bound or greater."""
 
-    type = "at_least"
 
-
-class AtMost(_BoundCondition):
+class AtMost(_BoundCondition, type="at_most"):
     """Holds if the value is the bound or less."""
-
-    type = "at_most"
 
 
 @dataclass(frozen=True, eq=False, config=_CONFIG)
@@ -429,16 +403,12 @@ class _ValuesCondition(_KeyCondition):
         return ", ".join(map(repr, self.values))
 
 
-class ContainsAny(_ValuesCondition):
+class ContainsAny(_ValuesCondition, type="contains_any"):
     """Holds if `Contains` holds for one of the values."""
 
-    type = "contains_any"
 
-
-class ContainsAll(_ValuesCondition):
+class ContainsAll(_ValuesCondition, type="contains_all"):
     """Holds if `Contains` holds for each of the values."""
-
-    type = "contains_all"
 
 
 @dataclass(frozen=True, eq=False, config=_CONFIG)
@@ -446,16 +416,12 @@ class _TextCondition(_KeyCondition):
     value: StrictStr
 
 
-class StartsWith(_TextCondition):
+class StartsWith(_TextCondition, type="starts_with"):
     """Holds if the value is a text that starts with this one."""
 
-    type = "starts_with"
 
-
-class EndsWith(_TextCondition):
+class EndsWith(_TextCondition, type="ends_with"):
     """Holds if the value is a text that ends with this one."""
-
-    type = "ends_with"
 
 
 def _require_pattern(pattern: str) -> str:
@@ -467,13 +433,12 @@ def _require_pattern(pattern: str) -> str:
 
 
 @dataclass(frozen=True, eq=False, config=_CONFIG)
-class Matches(_KeyCondition):
+class Matches(_KeyCondition, type="matches"):
     """Holds if the value is a text in which this regular expression is found; write "^...$" for the whole text.
 
     Take no pattern from users or models: one such as "(a+)+$" can block the process for years on a short text.
     """
 
-    type = "matches"
     pattern: Annotated[StrictStr, AfterValidator(_require_pattern)]
     ignore_case: StrictBool = False
 

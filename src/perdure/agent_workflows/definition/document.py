@@ -31,19 +31,8 @@ from pydantic import (
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypedDict, override
 
-from perdure import (
-    AgentException,
-    ChatClientException,
-    ChatClientInvalidAuthException,
-    ChatClientInvalidRequestException,
-    ChatClientInvalidResponseException,
-    ExecutorTimeoutError,
-    Retry,
-    StepTimeoutError,
-    SupportsAgentRun,
-    ToolException,
-    ToolExecutionException,
-)
+import perdure
+from perdure import Retry, SupportsAgentRun
 from perdure.agent_workflows.definition.conditions import And, Condition, condition_of, tag_of
 from perdure.agent_workflows.definition.values import (
     OUTPUT_TYPES,
@@ -74,9 +63,10 @@ if TYPE_CHECKING:
     from perdure.agent_workflows.errors import Place
 
 _OUR_ERRORS: Final = (
-    *(AgentException, ToolException, ToolExecutionException, ExecutorTimeoutError, StepTimeoutError),
-    *(ChatClientException, ChatClientInvalidAuthException, ChatClientInvalidRequestException),
-    *(ChatClientInvalidResponseException, AgentWorkflowError, MissingInputError),
+    *(perdure.AgentException, perdure.ToolException, perdure.ToolExecutionException),
+    *(perdure.ExecutorTimeoutError, perdure.StepTimeoutError, AgentWorkflowError, MissingInputError),
+    *(perdure.ChatClientException, perdure.ChatClientInvalidAuthException),
+    *(perdure.ChatClientInvalidRequestException, perdure.ChatClientInvalidResponseException),
 )
 _ERRORS: Final[Mapping[str, type[Exception]]] = {
     **{name: each for name, each in vars(builtins).items() if isinstance(each, type) and issubclass(each, Exception)},
