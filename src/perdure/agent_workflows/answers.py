@@ -309,12 +309,20 @@ def _last_text(messages: Sequence[Message]) -> str:
     return ""
 
 
+_NEEDS: Final[Mapping[type[Any], str]] = {
+    Handoffs: "is a router",
+    UnionOutput: "has an output of several types",
+    StructuredOutput: "has a structured output",
+}
+"""The outputs that only an `Agent` can make, as the reason for errors."""
+
+
 def configure_agent(node: Node, agent: SupportsAgentRun, choices: Sequence[Choice]) -> SupportsAgentRun:
     """Return a copy of an agent that answers as its node needs, or the agent itself if it needs no change.
 
     Raises TypeError if only an `Agent` can do it, ValueError if one of its tools has the name of a choice.
     """
-    why = _why_agent(node)
+    why = _NEEDS.get(type(node.output), None if node.instructions is None else "has instructions")
     if why is None:
         return agent
     if not isinstance(agent, Agent):
@@ -331,19 +339,6 @@ def configure_agent(node: Node, agent: SupportsAgentRun, choices: Sequence[Choic
     copied.additional_properties = dict(own.additional_properties)
     copied.default_options = _options_for(node, own, choices)
     return copied
-
-
-def _why_agent(node: Node) -> str | None:
-    """Return the reason why a node needs an `Agent`; None if any agent will do."""
-    match node.output:
-        case Handoffs():
-            return "is a router"
-        case UnionOutput():
-            return "has an output of several types"
-        case StructuredOutput():
-            return "has a structured output"
-        case TextOutput():
-            return None if node.instructions is None else "has instructions"
 
 
 def _options_for(node: Node, agent: Agent[Any], choices: Sequence[Choice]) -> dict[str, Any]:

@@ -84,9 +84,9 @@ class AgentWorkflowBuilder:
     """
 
     def __init__(self, *, clock: Clock | None = None) -> None:
-        self._clock = clock
+        self._parts = Parts(definition=Definition(name=None, nodes=(), edges=()), agents={}, clock=clock)
+        """The nodes and edges, and the agents, are added by `build`."""
         self._problems: list[str] = []
-        self._definition = Definition(name=None, nodes=(), edges=())
         self._nodes: list[Node] = []
         self._edges: list[Edge] = []
         self._sources: tuple[str, ...] = ()
@@ -96,21 +96,18 @@ class AgentWorkflowBuilder:
         """The number of edges that the last `to` added."""
         self._routed_types: list[tuple[str, str]] = []
         """Pairs of a node and a type by which `when_type` routes."""
-        self._is_checkpointed = False
-        self._storage: CheckpointStorage | None = None
-        self._session_store: SessionStore | None = None
         self._client: SupportsChatGetResponse | None = None
         self._tools: dict[str, Any] = {}
 
     def include(self, definition: Definition) -> AgentWorkflowBuilder:
         """Add the nodes and edges of a definition, and take over its settings."""
-        self._definition = replace(definition, nodes=(), edges=())
+        self._parts.definition = replace(definition, nodes=(), edges=())
         self._nodes += definition.nodes
         self._edges += definition.edges
         return self
 
     def _set(self, **settings: Any) -> Self:
-        self._definition = replace(self._definition, **settings)
+        self._parts.definition = replace(self._parts.definition, **settings)
         return self
 
     def with_name(self, name: str) -> Self:
@@ -127,12 +124,14 @@ class AgentWorkflowBuilder:
 
     def with_checkpointing(self, enabled: bool = True) -> Self:  # noqa: FBT001, FBT002 - part of the public API
         """Store executions in the workflow store, so that they can be resumed. Without this only definitions are."""
-        self._is_checkpointed = enabled
+        self._parts.is_checkpointed = enabled
         return self
 
     def with_in_memory_workflow_store(self, retention: Keep = LatestOnly()) -> Self:  # noqa: B008 - a frozen value
         """Keep definitions and checkpoints in this process: for tests and short-lived executions."""
-        return self.with_workflow_store(InMemoryCheckpointStorage(retention=retention_of(retention), clock=self._clock))
+        return self.with_workflow_store(
+            InMemoryCheckpointStorage(retention=retention_of(retention), clock=self._parts.clock)
+        )
 
     def with_json_workflow_store(
         self,
@@ -141,7 +140,7 @@ class AgentWorkflowBuilder:
     ) -> Self:
         """Keep definitions and checkpoints in a directory of readable files."""
         return self.with_workflow_store(
-            FileCheckpointStorage(root_directory, retention=retention_of(retention), clock=self._clock)
+            FileCheckpointStorage(root_directory, retention=retention_of(retention), clock=self._parts.clock)
         )
 
     def with_sqlite_workflow_store(
@@ -151,7 +150,7 @@ class AgentWorkflowBuilder:
     ) -> Self:
         """Keep definitions and checkpoints in one SQLite file."""
         return self.with_workflow_store(
-            SqliteCheckpointStorage(path, retention=retention_of(retention), clock=self._clock)
+            SqliteCheckpointStorage(path, retention=retention_of(retention), clock=self._parts.clock)
         )
 
     def with_workflow_store(self, storage: CheckpointStorage | str, retention: Keep | None = None) -> Self:
@@ -161,10 +160,10 @@ class AgentWorkflowBuilder:
         object has its own retention. Both have their own clock. A storage of your own class keeps no definitions.
         """
         try:
-            self._storage = open_store(storage, retention)
+            self._parts.storage = open_store(storage, retention)
         except TypeError as error:
             self._problems.append(f"with_workflow_store: {error}")
-            self._storage = cast("Any", storage)
+            self._parts.storage = cast("Any", storage)
         return self
 
     def with_session_store(self, store: SessionStore) -> Self:
@@ -175,20 +174,20 @@ class AgentWorkflowBuilder:
                 "with_session_store takes a session store, such as SqliteSessionStore(path) of perdure.threads, "
                 f"not {given}"
             )
-        self._session_store = store
+        self._parts.session_store = store
         return self
 
     def with_in_memory_session_store(self) -> Self:
         """Keep conversations in this process."""
-        return self.with_session_store(InMemorySessionStore(clock=self._clock))
+        return self.with_session_store(InMemorySessionStore(clock=self._parts.clock))
 
     def with_json_session_store(self, root_directory: str | os.PathLike[str]) -> Self:
         """Keep conversations in a directory of readable files."""
-        return self.with_session_store(FileSessionStore(root_directory, clock=self._clock))
+        return self.with_session_store(FileSessionStore(root_directory, clock=self._parts.clock))
 
     def with_sqlite_session_store(self, path: str | os.PathLike[str]) -> Self:
         """Keep conversations in one SQLite file."""
-        return self.with_session_store(SqliteSessionStore(path, clock=self._clock))
+        return self.with_session_store(SqliteSessionStore(path, clock=self._parts.clock))
 
     def with_conversation(self, policy: Conversation) -> Self:
         """Set the conversation policy: one of `ConversationPolicies`."""
@@ -448,19 +447,12 @@ class AgentWorkflowBuilder:
 
     def build(self) -> AgentWorkflow:
         """Validate the whole and create a workflow. Raises AgentWorkflowBuildError with all problems."""
-        given = replace(self._definition, nodes=tuple(self._nodes), edges=tuple(self._edges))
+        given = replace(self._parts.definition, nodes=tuple(self._nodes), edges=tuple(self._edges))
         checked, wrong_kinds = check_kinds(given)
         edges = _with_router_edges(checked.nodes, checked.edges)
         definition = replace(checked, name=checked.name or _derive_name(checked.nodes, edges), edges=tuple(edges))
         agents, agent_problems = self._create_agents(definition.nodes)
-        parts = Parts(
-            definition=definition,
-            agents=agents,
-            storage=self._storage,
-            is_checkpointed=self._is_checkpointed,
-            session_store=self._session_store,
-            clock=self._clock,
-        )
+        parts = replace(self._parts, definition=definition, agents=agents)
         problems = [*self._problems, *self._dangling(), *wrong_kinds]
         problems += [*structure_problems(definition, self._routed_types), *agent_problems]
         problems += [*_node_problems(definition.nodes, agents, problems), *_store_problems(parts)]

@@ -17,6 +17,7 @@ from perdure import (
 )
 from perdure.agent_workflows import messages
 from perdure.agent_workflows.conductor.conductor import RESULT_PROPERTY
+from perdure.agent_workflows.conductor.state import outputs_by_path
 from perdure.agent_workflows.definition.values import ERROR, TextOutput
 from perdure.agent_workflows.errors import AgentWorkflowError, ExecutionNotFoundError
 from perdure.agent_workflows.messages import AgentWorkflowResult, WorkflowAgentCompletedEvent
@@ -165,7 +166,7 @@ class EventSummary:
     failed: dict[str, str] = field(default_factory=dict[str, str])
     skipped: dict[str, str] = field(default_factory=dict[str, str])
     completed: messages.WorkflowCompletedEvent | None = None
-    _outputs: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, "Mapping[str, Any]"])
+    outputs: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, "Mapping[str, Any]"])
     _started: dict[str, messages.WorkflowAgentStartedEvent] = field(
         default_factory=dict[str, messages.WorkflowAgentStartedEvent]
     )
@@ -173,16 +174,10 @@ class EventSummary:
     _ended: set[str] = field(default_factory=set[str])
 
     @property
-    def outputs(self) -> dict[str, Any]:
-        """Return the outputs of all nodes as `node.key`, in the order of the plan."""
-        nodes = (node_id for layer in self.plan.layers for node_id in layer if node_id in self._outputs)
-        return {f"{node_id}.{key}": value for node_id in nodes for key, value in self._outputs[node_id].items()}
-
-    @property
     def final_answer(self) -> str | None:
         """Return the texts of the nodes before END, as far as they are texts."""
-        ends = [(node_id, self.plan.nodes[node_id].output) for node_id in self.plan.ends if node_id in self._outputs]
-        texts = [self._outputs[node_id].get(output.key) for node_id, output in ends if isinstance(output, TextOutput)]
+        ends = [(node_id, self.plan.nodes[node_id].output) for node_id in self.plan.ends if node_id in self.outputs]
+        texts = [self.outputs[node_id].get(output.key) for node_id, output in ends if isinstance(output, TextOutput)]
         return "\n\n".join(str(each) for each in texts if each) or None
 
     def failure_event(self, actor: str, failure: WorkflowEvent[Any], *, duration: float) -> WorkflowAgentCompletedEvent:
@@ -208,7 +203,7 @@ class EventSummary:
             return
         match data:
             case messages.WorkflowStartedEvent():
-                for kept in (self.failed, self.skipped, self._outputs, self._started, self._ended):
+                for kept in (self.failed, self.skipped, self.outputs, self._started, self._ended):
                     kept.clear()
                 self.has_begun, self.completed = True, None
             case messages.WorkflowAgentStartedEvent():
@@ -220,7 +215,7 @@ class EventSummary:
                 self._ended.add(data.node_id)
                 if data.reason != messages.UNCHANGED:
                     self.skipped[data.node_id] = data.reason
-                    self._outputs.pop(data.node_id, None)
+                    self.outputs.pop(data.node_id, None)
                     self.failed.pop(data.node_id, None)
             case messages.WorkflowEdgeTraversedEvent():
                 if (data.source, data.target) in self.plan.back_edges:
@@ -237,15 +232,15 @@ class EventSummary:
         self._started.pop(actor, None)
         if event.success:
             self.failed.pop(actor, None)
-            self._outputs[node_id] = self._outputs_in(event)
+            self.outputs[node_id] = self._outputs_in(event)
             self._ended.add(node_id)
             return
         error = event.error or ""
         self.failed[actor] = error
-        self._outputs.pop(node_id, None)
+        self.outputs.pop(node_id, None)
         mode = self.plan.nodes[actor].on_error.mode
         if mode == "isolate":
-            self._outputs[node_id] = {ERROR: error}
+            self.outputs[node_id] = {ERROR: error}
         if mode != "fallback":
             self._ended.add(node_id)
 
@@ -302,7 +297,7 @@ def partial_result(
         execution_id=execution_id,
         success=ended is not None and ended.success,
         final_answer=summary.final_answer if ended is not None and ended.success else None,
-        outputs=summary.outputs,
+        outputs=outputs_by_path(summary.plan, summary.outputs),
         failed=dict(summary.failed),
         skipped=dict(summary.skipped),
         state=status,

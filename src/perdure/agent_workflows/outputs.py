@@ -43,35 +43,28 @@ class InvalidValueError(ValueError):
     """A value is not of the form that was asked for. The message is written for the model or person who gave it."""
 
 
-def _shapes_of(output: Output) -> tuple[Shape, ...]:
-    match output:
-        case StructuredOutput(shape):
-            return (shape,)
-        case UnionOutput(types):
-            return types
-        case TextOutput() | Handoffs():
-            return ()
-
-
-def _fixed_keys(output: Output) -> frozenset[str]:
-    """Return the output keys that do not depend on the form of a value."""
+def _form_of(output: Output) -> tuple[frozenset[str], tuple[Shape, ...]]:
+    """Return the output keys that are always there, and the forms of the value whose fields are further keys."""
     match output:
         case TextOutput(key):
-            return frozenset({key})
-        case StructuredOutput():
-            return frozenset({RESULT})
-        case UnionOutput():
-            return frozenset({RESULT, MATCHED_TYPE})
+            return frozenset({key}), ()
+        case StructuredOutput(shape):
+            return frozenset({RESULT}), (shape,)
+        case UnionOutput(types):
+            return frozenset({RESULT, MATCHED_TYPE}), types
         case Handoffs():
-            return frozenset({HANDOFF_TARGET, ANSWER})
+            return frozenset({HANDOFF_TARGET, ANSWER}), ()
 
 
 def output_keys(node: Node) -> frozenset[str] | None:
     """Return the output keys of a node that succeeds; None if they are not known in advance."""
-    names = [field_names(shape) for shape in _shapes_of(node.output)]
-    if None in names:
-        return None
-    return _fixed_keys(node.output).union(*(each for each in names if each is not None))
+    keys, shapes = _form_of(node.output)
+    for shape in shapes:
+        names = field_names(shape)
+        if names is None:
+            return None
+        keys |= names
+    return keys
 
 
 def readable_keys(node: Node, nodes: Mapping[str, Node]) -> frozenset[str] | None:
@@ -157,8 +150,9 @@ def require_output(output: Output) -> None:
     """Raise TypeError or ValueError if no answer of a model could have this form."""
     if output == UnionOutput(()):
         raise ValueError("union_output has no types; give at least one")
-    for shape in _shapes_of(output):
-        _require_shape(shape, _fixed_keys(output))
+    keys, shapes = _form_of(output)
+    for shape in shapes:
+        _require_shape(shape, keys)
 
 
 def _require_shape(shape: Shape, reserved: Collection[str]) -> None:
@@ -299,15 +293,18 @@ def correct_outputs(output: Output, outputs: Mapping[str, Any], changes: Mapping
     Raises InvalidValueError with all that is wrong with the changes.
     """
     match output:
-        case TextOutput(key):
-            _require_none([*_unknown(changes, {key}), *_not_texts(changes, key)])
-            return {**outputs, **changes}
-        case Handoffs(targets):
-            known = {HANDOFF_TARGET, ANSWER}
-            target = changes.get(HANDOFF_TARGET)
-            wrong = [f"{HANDOFF_TARGET!r} is one of {quoted(targets)}, not {target!r}"]
-            is_unknown = isinstance(target, str) and target not in targets
-            _require_none([*_unknown(changes, known), *_not_texts(changes, *known), *(wrong if is_unknown else ())])
+        case TextOutput() | Handoffs():
+            known, _ = _form_of(output)
+            problems = [*_unknown(changes, known)]
+            problems += [
+                f"{key!r} is a text, not {each!r}"
+                for key, each in changes.items()
+                if key in known and not isinstance(each, str)
+            ]
+            target: object = changes.get(HANDOFF_TARGET)
+            if isinstance(output, Handoffs) and isinstance(target, str) and target not in output.targets:
+                problems.append(f"{HANDOFF_TARGET!r} is one of {quoted(output.targets)}, not {target!r}")
+            _require_none(problems)
             return {**outputs, **changes}
         case StructuredOutput(shape):
             value = _correct_value(shape, outputs[RESULT], changes)
@@ -363,12 +360,6 @@ def _unknown(changes: Iterable[str], known: Collection[str]) -> Iterator[str]:
             yield f"there is no output {key!r}; there are {quoted(sorted(known))}"
 
 
-def _not_texts(changes: Mapping[str, Any], *keys: str) -> Iterator[str]:
-    for key in keys:
-        if key in changes and not isinstance(changes[key], str):
-            yield f"{key!r} is a text, not {changes[key]!r}"
-
-
 def _require_none(problems: Iterable[str]) -> None:
     found = list(problems)[:_FAULTS_MAX]
     if found:
@@ -404,7 +395,7 @@ def find_dead_end(node: Node, nodes: Mapping[str, Node], key: str, path: Iterabl
 def _locate_output(node: Node, key: str) -> list[_Located] | None:
     """Return the schemas of an output key; None if one is not known."""
     texts: list[_Located] = [(_TEXT, _TEXT)]
-    schemas = [schema_of(shape) for shape in _shapes_of(node.output)]
+    schemas = [schema_of(shape) for shape in _form_of(node.output)[1]]
     if not schemas or key == MATCHED_TYPE:
         return texts
     wholes = _merge(None if schema is None else [(schema, schema)] for schema in schemas)

@@ -214,18 +214,18 @@ def make_result(plan: Plan, state: ExecutionState, clock: Clock) -> AgentWorkflo
         execution_id=record.execution_id,
         success=error is None,
         final_answer="\n\n".join(texts) if texts else None,
-        outputs={
-            f"{node_id}.{key}": value
-            for layer in plan.layers
-            for node_id in layer
-            if node_id in outputs
-            for key, value in outputs[node_id].outputs.items()
-        },
+        outputs=outputs_by_path(plan, {node_id: output.outputs for node_id, output in outputs.items()}),
         failed=dict(record.failed),
         skipped=dict(progress.skipped),
         error=error,
         duration=seconds_since(clock, record.begun_at),
     )
+
+
+def outputs_by_path(plan: Plan, outputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the outputs of nodes as `node.key`, in the order of the plan."""
+    nodes = (node_id for layer in plan.layers for node_id in layer if node_id in outputs)
+    return {f"{node_id}.{key}": value for node_id in nodes for key, value in outputs[node_id].items()}
 
 
 def _no_end_reason(state: ExecutionState) -> str:
