@@ -95,7 +95,7 @@ class AgentOfWorkflow(WorkflowAgent):
             name=name or parts.name,
             description=description or parts.definition.description,
         )
-        self._make_callable = partial(callable_of, parts, name, description)
+        self._make_callable = partial(CallableWorkflow, parts, name, description)
         self._make_copy = partial(AgentOfWorkflow, parts, name, description, id=self.id)
 
     def copy_for_run(self) -> AgentOfWorkflow:
@@ -107,42 +107,20 @@ class AgentOfWorkflow(WorkflowAgent):
         return self._make_callable().as_tool(**options)
 
 
-def callable_of(parts: Parts, name: str | None, description: str | None) -> CallableWorkflow:
-    """Return the workflow as an agent that can be a tool."""
-    storage = parts.execution_storage
-    return CallableWorkflow(
-        # Without a store, requests still have to wait somewhere for their answers.
-        lambda: AgentOfWorkflow(parts, name, description, storage=storage or InMemoryCheckpointStorage()),
-        lambda: AgentOfWorkflow(parts, name, description),
-        name=name or parts.name,
-        description=description or parts.definition.description,
-        is_stored=storage is not None,
-    )
-
-
 class CallableWorkflow(BaseAgent):
     """A workflow as an agent that can be a tool; each call creates a new one.
 
     Inside a run it is part of that run, which also asks its requests. Elsewhere it has its own run: if it waits for an
-    answer, it waits in its store if it has one (`is_stored`), or in memory until the same session brings the answer.
+    answer, it waits in the store of executions if there is one, or in memory until the same session brings the answer.
     """
 
     records_itself = True
 
-    def __init__(
-        self,
-        make: Callable[[], WorkflowAgent],
-        make_inside: Callable[[], WorkflowAgent],
-        *,
-        name: str,
-        description: str | None,
-        is_stored: bool,
-    ) -> None:
-        """Take factories of the agent: with a store, and without one for use inside a run."""
-        super().__init__(name=name, description=description)
-        self._make = make
-        self._inside = _PartOfRun(make_inside, name=name)
-        self._is_stored = is_stored
+    def __init__(self, parts: Parts, name: str | None, description: str | None) -> None:
+        super().__init__(name=name or parts.name, description=description or parts.definition.description)
+        self._make = partial(AgentOfWorkflow, parts, name, description)
+        self._inside = _PartOfRun(self._make, name=name or parts.name)
+        self._execution_storage = parts.execution_storage
         self._waiting: dict[str, WorkflowAgent] = {}
 
     def run(
@@ -161,19 +139,24 @@ class CallableWorkflow(BaseAgent):
         try:
             answer = self._inside.answer(given, function_invocation_kwargs or {})
         except _OutsideError:
-            answer = self._run_alone([_restore_answers(message) for message in given], session, kwargs)
+            answer = self._run_alone(given, session, kwargs)
         return ResponseStream(_updates(answer), finalizer=AgentResponse[Any].from_updates) if stream else answer
 
     async def _run_alone(
         self, messages: list[Message], session: AgentSession | None, kwargs: Mapping[str, Any]
     ) -> AgentResponse[Any]:
+        own = [
+            Message(each.role, [*map(_restore_answer, each.contents)], author_name=each.author_name)
+            for each in messages
+        ]
         waiting = None if session is None else self._waiting.pop(session.session_id, None)
-        agent = waiting or self._make()
-        answer: Awaitable[AgentResponse[Any]] = agent.run(messages, stream=False, session=session, **kwargs)
+        # Without a store, requests still have to wait somewhere for their answers.
+        agent = waiting or self._make(storage=self._execution_storage or InMemoryCheckpointStorage())
+        answer: Awaitable[AgentResponse[Any]] = agent.run(own, stream=False, session=session, **kwargs)
         response = await answer
         for message in response.messages:
             message.contents = [_as_approval_request(content) for content in message.contents]
-        if session is not None and response.user_input_requests and not self._is_stored:
+        if session is not None and response.user_input_requests and self._execution_storage is None:
             keep_waiting(self._waiting, session.session_id, agent, f"the request of workflow {self.name!r} in session")
         return response
 
@@ -199,13 +182,8 @@ def _as_approval_request(content: Content) -> Content:
     return Content.from_function_approval_request(asked.request_id, call)
 
 
-def _restore_answers(message: Message) -> Message:
-    """Return a message with approvals of `_as_approval_request` as answers for the workflow."""
-    contents = [_restore_answer(content) for content in message.contents]
-    return Message(message.role, contents, author_name=message.author_name)
-
-
 def _restore_answer(content: Content) -> Content:
+    """Return an approval of `_as_approval_request` as an answer for the workflow."""
     call = content.function_call
     is_answer = content.type == "function_approval_response" and call is not None and call.name == _APPROVAL
     if not is_answer or content.id is None:
@@ -368,6 +346,6 @@ class Parts:
             agent = self.agents[node.id]
             # A nested agent workflow serves one run at a time, so each graph gets its own copy.
             own = agent.copy_for_run() if isinstance(agent, AgentOfWorkflow) else agent
-            executor = AgentNode(node, own, conductor_id=conductor.id, conversations=conversations)
+            executor = AgentNode(node, own, conversations)
             builder.add_edge(conductor, executor).add_edge(executor, conductor)
         return builder.build()

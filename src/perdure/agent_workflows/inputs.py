@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
@@ -213,7 +214,7 @@ class _Resolver:
                 self._writers.setdefault(key, []).append(id_)
         self._unknown = [id_ for id_, keys in self._keys.items() if keys is None]
         """The nodes whose keys are not known in advance."""
-        self._before: dict[str, frozenset[str]] = {}
+        self._leading_to = cache(plan.leading_to)
 
     def place_of(self, node_id: str, name: str) -> InRequest | InOutputs:
         """Return the place of a name that a node reads. Raises _InputError."""
@@ -274,11 +275,6 @@ class _Resolver:
             names = sorted(f"{writer}.{name}" for writer in writers)
             raise _InputError(f"several nodes before it write that; write which one is meant: {quoted(names)}")
         return nearest
-
-    def _leading_to(self, node_id: str) -> frozenset[str]:
-        if node_id not in self._before:
-            self._before[node_id] = self._plan.leading_to(node_id)
-        return self._before[node_id]
 
     def _names(self, writers: Iterable[str]) -> list[str]:
         return sorted([INPUT, *(f"{writer}.{key}" for writer in writers for key in self._keys.get(writer) or ())])

@@ -28,6 +28,7 @@ from perdure.agent_workflows.definition.conditions import Condition
 from perdure.agent_workflows.errors import AgentWorkflowError
 from perdure.agent_workflows.messages import NodeApprovalRequest, NodeApprovalResponse, NodeResult, NodeTask
 from perdure.agent_workflows.outputs import InvalidValueError, require_output
+from perdure.agent_workflows.validation import CONDUCTOR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,14 +73,7 @@ class AgentNode(AgentExecutor):
     Raises TypeError or ValueError if the agent cannot do what the node needs.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        agent: SupportsAgentRun,
-        *,
-        conductor_id: str = "conductor",
-        conversations: Conversations | None = None,
-    ) -> None:
+    def __init__(self, node: Node, agent: SupportsAgentRun, conversations: Conversations | None = None) -> None:
         require_output(node.output)
         choices = choices_of(node.output)
         super().__init__(
@@ -88,10 +82,9 @@ class AgentNode(AgentExecutor):
             retry=node.retry,
             timeout=node.timeout,
             # With "stop" the run itself fails, and a resume tries the node again.
-            on_error=None if node.on_error.mode == "stop" else conductor_id,
+            on_error=None if node.on_error.mode == "stop" else CONDUCTOR,
         )
         self._node = node
-        self._conductor_id = conductor_id
         self._conversations = conversations
         self._reader = AnswerReader(node.output, choices, resolve_agent_id(agent))
 
@@ -129,7 +122,7 @@ class AgentNode(AgentExecutor):
                     f"times; the last time it would have been told: {fault} Say in its instructions what is wanted, or "
                     "take another model"
                 ) from fault
-        await ctx.send_message(await self._approve(task, read, ctx), self._conductor_id)
+        await ctx.send_message(await self._approve(task, read, ctx), CONDUCTOR)
         # The next task starts a new session, so this one need not be stored.
         ctx.scope().clear()
         return ()

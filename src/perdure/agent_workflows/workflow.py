@@ -13,7 +13,7 @@ from perdure import WorkflowExecutor
 from perdure.agent_workflows.definition.document import Exported, config_schema, definition_of, read_text, to_config
 from perdure.agent_workflows.errors import AgentWorkflowError
 from perdure.agent_workflows.execution import RUN_ERRORS, Runner, require_request, translate
-from perdure.agent_workflows.graph import AgentOfWorkflow, callable_of
+from perdure.agent_workflows.graph import AgentOfWorkflow, CallableWorkflow
 from perdure.agent_workflows.history import executions_of, require_execution
 from perdure.agent_workflows.mermaid import to_mermaid
 from perdure.agent_workflows.stores import DefinitionStore, open_store
@@ -313,7 +313,7 @@ class AgentWorkflow:
         Inside a workflow it is part of the run around it, which keeps its state and asks its requests. Elsewhere the
         agent asks them; to wait for an answer in another process it needs checkpointing.
         """
-        return callable_of(self._parts, name, description).as_tool(
+        return CallableWorkflow(self._parts, name, description).as_tool(
             name=name,
             description=description,
             arg_name="input",

@@ -15,7 +15,7 @@ from perdure.agent_workflows.outputs import json_text
 from perdure.threads import ThreadExistsError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from perdure import WorkflowContext
     from perdure.agent_workflows.conductor.state import ExecutionState
@@ -225,11 +225,11 @@ class ExecutionThreads:
         name = f"{actor}/{result.visit}"
         messages = [*self._task_messages(actor, has_joined=has_joined), *result.said]
 
-        async def append() -> int:
+        async def add() -> int:
             return await conversations.add(lineage, actor, messages, key=self._key(name), since=since)
 
         if messages:
-            self._state.threads.set(thread_id, await self._ctx.step("conversation", append, key=name))
+            await self._step(name, thread_id, add)
 
     def _task_messages(self, actor: str, *, has_joined: bool) -> list[Message]:
         """Return the task of a node as a message, unless its thread has it.
@@ -251,8 +251,7 @@ class ExecutionThreads:
             async def add() -> int:
                 return await conversations.add_request(lineage, request, key=self._key("request"))
 
-            sequence = await self._ctx.step("conversation", add, key="request")
-            self._state.threads.set(conversations.root_id, sequence)
+            sequence = await self._step("request", conversations.root_id, add)
         return RootRequest(sequence, request, "")
 
     async def _joined(self, conversations: Conversations, actor: str) -> int:
@@ -266,8 +265,16 @@ class ExecutionThreads:
             async def join() -> int:
                 return await conversations.join(lineage, actor, root=root)
 
-            sequence = await self._ctx.step("conversation", join, key=f"join/{thread_id}")
-            self._state.threads.set(thread_id, sequence)
+            sequence = await self._step(f"join/{thread_id}", thread_id, join)
+        return sequence
+
+    async def _step(self, key: str, thread_id: str, work: Callable[[], Awaitable[int]]) -> int:
+        """Change a thread in a step. Record and return its last event number.
+
+        `work` takes no arguments, not even bound ones: the step's record has a digest of them.
+        """
+        sequence = await self._ctx.step("conversation", work, key=key)
+        self._state.threads.set(thread_id, sequence)
         return sequence
 
     @property
