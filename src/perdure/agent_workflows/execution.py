@@ -204,7 +204,9 @@ class Call:
         """Yield the events of the run, without requests that are answered, and with failures that stop it."""
         stopping, clock = self.runner.parts.stopping, self.runner.parts.active_clock
         since: dict[str, str] = {}
-        answered = await self._answered_requests() if self._has_begun else frozenset[str]()
+        asked = await requests_of(self.runner.parts.execution_storage, self._id) if self._has_begun else ()
+        # Their answers are stored and not applied yet.
+        answered = {each.request_id for each in asked or () if each.answered_by is not None}
         failures: dict[str, WorkflowEvent[Any]] = {}
         async with aclosing(self._run_events(self._live.graph)) as events:
             async for event in events:
@@ -258,11 +260,6 @@ class Call:
         finally:
             await stream.aclose()
 
-    async def _answered_requests(self) -> frozenset[str]:
-        """Return the requests whose answers are stored and not applied yet."""
-        asked = await requests_of(self.runner.parts.execution_storage, self._id) or ()
-        return frozenset(each.request_id for each in asked if each.answered_by is not None)
-
     async def _summary(self) -> EventSummary:
         """Summarize the events of this process, or the stored ones if the execution began elsewhere."""
         live, storage = self._live.summary, self.runner.parts.execution_storage
@@ -276,17 +273,13 @@ class Call:
     async def _result(self, events: Sequence[WorkflowEvent[Any]]) -> AgentWorkflowResult:
         result = result_in(events, self._id)
         if result is None:
-            requests = await self._requests(events)
+            asked = await requests_of(self.runner.parts.execution_storage, self._id)
+            still_open = {each.request_id: each.data for each in asked or () if each.answered_by is None}
+            requests = open_requests(events) if asked is None else still_open
             result = partial_result(self._id, await self._summary(), events, requests)
             result = result if result.duration else replace(result, duration=await self._duration())
         self.runner.release(self._id, self._live, result)
         return result
-
-    async def _requests(self, events: Sequence[WorkflowEvent[Any]]) -> Mapping[str, Any]:
-        asked = await requests_of(self.runner.parts.execution_storage, self._id)
-        if asked is None:
-            return open_requests(events)
-        return {each.request_id: each.data for each in asked if each.answered_by is None}
 
     async def _duration(self) -> float:
         since = await start_time(self.runner.parts.execution_storage, self._id) if self._has_begun else None

@@ -13,7 +13,7 @@ import json
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from perdure.agent_workflows.definition.values import END, START
 from perdure.agent_workflows.plan import reach
@@ -27,6 +27,7 @@ Decision: TypeAlias = Literal["taken", "not_taken", "blocked", "spent"]
 Status: TypeAlias = Literal["acting", "completed", "isolated", "failed", "skipped", "blocked"]
 """`acting` has a task. `isolated` failed, and all goes on. `failed` makes the nodes that depend on it `blocked`."""
 Outcome: TypeAlias = Literal["completed", "isolated", "failed"]
+"""The status of a node that has run."""
 
 _REASONS_MAX: Final = 5
 """How many edges a reason names."""
@@ -66,10 +67,6 @@ class Progress:
     def round(self, cycle: int) -> int:
         """Return how often the back edges of a cycle were followed."""
         return self.rounds.get(str(cycle), 0)
-
-    def has_run(self, node_id: str) -> bool:
-        """Return True if a node has ended and was not skipped."""
-        return self.nodes.get(node_id) in {"completed", "isolated", "failed"}
 
     @property
     def active(self) -> frozenset[str]:
@@ -217,7 +214,7 @@ def _spend(decisions: Mapping[str, str], progress: Progress, again: Collection[s
     spent = {
         target: "spent"
         for target, decision in decisions.items()
-        if decision == "taken" and target in again and progress.has_run(target)
+        if decision == "taken" and target in again and progress.nodes.get(target) in get_args(Outcome)
     }
     return {**decisions, **spent} if spent else decisions
 

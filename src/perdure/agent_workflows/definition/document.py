@@ -366,9 +366,9 @@ def to_config(definition: Definition) -> Exported:
     Raises AgentWorkflowBuildError if an output has no JSON schema.
     """
     writer = _Writer(_unique_names(_functions(definition)))
-    settings = {name: getattr(definition, name) for name in ("timeout", "iterations", "conversation")}
-    defaults = Definition(name=None, nodes=(), edges=())
-    changed = {name: value for name, value in settings.items() if value != getattr(defaults, name)}
+    changes = _changes(definition)
+    # Stored definitions are compared as texts, so the order of keys stays that of the form.
+    changed = {name: changes[name] for name in SettingsForm.__annotations__ if name in changes}
     config: dict[str, Any] = {
         **{name: getattr(definition, name) for name in ("name", "description", "version")},
         "agents": {node.id: writer.node(node, f"agents.{node.id}") for node in definition.nodes},
