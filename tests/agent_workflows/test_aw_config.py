@@ -15,9 +15,11 @@ from perdure.agent_workflows import (
     AgentConfig,
     AgentWorkflowBuildError,
     Condition,
+    Conversation,
     Definition,
     Edge,
     Equals,
+    Iterations,
     Node,
     StructuredOutput,
     UnionOutput,
@@ -57,6 +59,13 @@ def test_durations_are_seconds() -> None:
     assert written["agents"]["a"]["timeout"] == 60
     assert written["agents"]["a"]["retry"] == {"longest": 120}
     assert written["settings"] == {"timeout": 1.5}
+
+
+def test_settings_are_written_in_a_fixed_order() -> None:
+    # A store compares definitions as texts: another order would be saved as a new version.
+    settings: Any = {"conversation": Conversation("shared"), "iterations": Iterations(3), "timeout": timedelta(1)}
+    written = to_config(Definition(name="x", nodes=(), edges=(), **settings)).config
+    assert list(written["settings"]) == ["timeout", "iterations", "conversation"]
 
 
 def test_an_edge_joins_each_of_its_sources_with_each_of_its_targets() -> None:
