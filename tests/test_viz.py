@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from perdure import Case, Default, Executor, WorkflowBuilder, WorkflowContext, WorkflowExecutor, WorkflowViz, handler
 

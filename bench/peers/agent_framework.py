@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from agent_framework import FileCheckpointStorage, InMemoryCheckpointStorage, Workflow
 
 from bench.peer import Ballast, Durability, Interruption, Place, Run, Store, Tick
-from bench.peers import agent_framework_agents as agents
-from bench.peers import agent_framework_graphs as graphs
+from bench.peers import agent_framework_agents as agents, agent_framework_graphs as graphs
 from bench.script import Model, Script
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from bench.peer import Ballast, Durability, Interruption, Place, Run, Store, Tick
-from bench.peers import langgraph_agents as agents
-from bench.peers import langgraph_graphs as graphs
+from bench.peers import langgraph_agents as agents, langgraph_graphs as graphs
 from bench.script import Model, Script
 
 if TYPE_CHECKING:

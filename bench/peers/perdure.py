@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.peer import Ballast, Durability, Interruption, Place, Run, Store, Tick
-from bench.peers import perdure_agents as agents
-from bench.peers import perdure_graphs as graphs
+from bench.peers import perdure_agents as agents, perdure_graphs as graphs
 from bench.script import Model, Script
 from perdure import (
     FileCheckpointStorage,

@@ -5,12 +5,12 @@ A name is imported when it is first used.
 
 import ast as _ast
 import importlib as _importlib
+import pkgutil as _pkgutil
 import sys as _sys
-from importlib import resources as _resources
 
 __version__ = "0.1.0"
 
-_stub = _ast.parse((_resources.files(__name__) / "__init__.pyi").read_text("utf-8"))
+_stub = _ast.parse(_pkgutil.get_data(__name__, "__init__.pyi") or b"")
 
 _HOMES = {
     alias.name: str(statement.module)

@@ -18,8 +18,8 @@ from collections.abc import (
     MutableSet,
     Reversible,
     Sequence,
+    Set as AbstractSet,
 )
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from types import NoneType
 from typing import (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import random
+import tracemalloc
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel
 
 from perdure.codec import Codec, CodedValues, Encoded, Kept, LiveValues, Trust
@@ -367,3 +367,17 @@ def test_a_type_that_was_equal_before_is_never_taken_for_the_same(values: CodedV
     with pytest.raises(EncodeError, match=r"it\[7\]\['a'\]"):
         values.fix(elements, "it")
     assert values.give(kept[0])[5]["a"] == 1
+
+
+@pytest.mark.parametrize("hold", HOLDERS)
+def test_encoding_a_long_string_again_does_not_copy_it(values: CodedValues, hold: Callable[[Any], Any]) -> None:
+    text = "x" * 4_000_000
+    first = values.fix(hold(text), "state")
+    tracemalloc.start()
+    try:
+        again = values.fix(hold(text), "state")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert made(again) == made(first)
+    assert peak < len(text) // 10

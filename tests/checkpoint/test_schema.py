@@ -25,8 +25,7 @@ from typing import (
 from uuid import UUID
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypeAliasType

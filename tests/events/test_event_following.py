@@ -11,8 +11,7 @@ from tests.events.samples import LARGE, SHOP, Cart, Teller, numbered
 from perdure.errors import EventsForgottenError, RunNotFoundError
 from perdure.events import Undecoded
 from perdure.records import Command, KeepLast, Retention
-from perdure.storage import committed_events
-from perdure.storage import storages as following
+from perdure.storage import committed_events, storages as following
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable

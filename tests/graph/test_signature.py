@@ -4,8 +4,7 @@ import hashlib
 import json
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from perdure import Case, Default, Executor, Workflow, WorkflowBuilder, WorkflowContext, WorkflowExecutor, handler
 

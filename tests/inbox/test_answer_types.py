@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping, Sequence, Set as AbstractSet
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -15,8 +14,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotReq
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel, ConfigDict, RootModel
 
 from perdure.checkpoint import check_against, coerce

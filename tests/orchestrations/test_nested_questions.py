@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.orchestrations.chain_team import Team, team
-from tests.orchestrations.magentic_team import DONE, Model
-from tests.orchestrations.magentic_team import team as magentic
+from tests.orchestrations.magentic_team import DONE, Model, team as magentic
 
 from perdure import (
     FileCheckpointStorage,

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.orchestrations.chain_team import Team, team
-from tests.orchestrations.magentic_team import DONE, ledger
-from tests.orchestrations.magentic_team import team as magentic
+from tests.orchestrations.magentic_team import DONE, ledger, team as magentic
 
 from perdure import AgentExecutorResponse, AgentResponse, InMemoryCheckpointStorage, Message, tool
 from perdure.orchestrations import (

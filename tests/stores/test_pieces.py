@@ -8,8 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import Blob, Manifest, Owner

@@ -59,6 +59,7 @@ from perdure.agent_workflows.execution import RunOptions
 from perdure.agent_workflows.messages import (
     AgentWorkflowEvent,
     AgentWorkflowResult,
+    ExecutionStatus as ExecutionState,
     NodeApprovalRequest,
     NodeApprovalResponse,
     WorkflowAgentCompletedEvent,
@@ -71,7 +72,6 @@ from perdure.agent_workflows.messages import (
     WorkflowLayerStartedEvent,
     WorkflowStartedEvent,
 )
-from perdure.agent_workflows.messages import ExecutionStatus as ExecutionState
 from perdure.agent_workflows.stores import DefinitionStore, Keep
 from perdure.agent_workflows.workflow import AgentWorkflow, GivenOptions
 

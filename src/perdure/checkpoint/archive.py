@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from perdure.checkpoint.manifest import header_of
-from perdure.data_classes import new_dict, new_list
+from perdure.data_classes import new_dict, new_list, value_class
 from perdure.records import (
     Archive,
     ArchivedCheckpoint,
@@ -60,7 +60,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class _Kind:
     """A kind of member: the check of what is read, and the conversion from and to JSON."""
 

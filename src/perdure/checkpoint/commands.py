@@ -12,13 +12,13 @@ import re
 import sys
 import types
 import typing
-from dataclasses import dataclass
 from enum import Flag
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import typing_extensions
 
 from perdure.codec import DamagedPartError, Kept, document, loads, read_document
+from perdure.data_classes import value_class
 from perdure.errors import CheckpointDamagedError
 from perdure.records import Command
 from perdure.typenames import describe
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _SHOWN_LENGTH_MAX = 80
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class AnswerCommand:
     """An answer to a request."""
 
@@ -49,7 +49,7 @@ class AnswerCommand:
     shown: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class MessageCommand:
     """A message for an executor, or for the start of the next turn."""
 
@@ -60,7 +60,7 @@ class MessageCommand:
     by: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class CancelCommand:
     """A request to stop the run."""
 

@@ -6,7 +6,7 @@ A `Layout` says which attribute of a class is which member of its document. It w
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import unquote
 
@@ -22,6 +22,7 @@ from perdure.codec import (
     references,
     verified,
 )
+from perdure.data_classes import value_class
 from perdure.kernel import (
     CHUNK_LENGTH,
     Answered,
@@ -51,7 +52,7 @@ Kind: TypeAlias = Literal["plain", "texts", "value", "values", "type", "request"
 """The kind of a member: plain data, a tuple of strings, one or more kept values, a type, or another document."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Member:
     """A member of a document. An optional one is left out if it is None, False or empty."""
 
@@ -61,7 +62,7 @@ class Member:
     is_optional: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Layout:
     """The document of a class. `path` names its values in errors, with members of the document."""
 
@@ -242,7 +243,7 @@ Entry: TypeAlias = str | bytes
 """An entry at a path: the hash of a blob, or the text itself."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class DocumentReader:
     """Decodes the documents of a run. Values stay encoded until they are needed.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.checkpoint.documents import EVENT, DocumentReader, event_tree
 from perdure.codec import DamagedPartError, DataclassKind, as_kept, decode, document, loads, stored_name, verified
+from perdure.data_classes import value_class
 from perdure.errors import CheckpointDamagedError, IncompatibleTypeError, UntrustedTypeError
 from perdure.events import CheckpointInfo, Undecoded, WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
 from perdure.records import NewEvents
@@ -74,7 +74,7 @@ def _info_tree(info: CheckpointInfo) -> Tree:
     return {"~": DataclassKind.tag, "type": _INFO_TYPE, "fields": fields}
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class EventReader:
     """Decodes the events of a commit with the trust of one program."""
 

@@ -34,7 +34,7 @@ from perdure.codec import (
     register_type,
     stored_name,
 )
-from perdure.data_classes import new_dict
+from perdure.data_classes import new_dict, value_class
 from perdure.errors import CheckpointDamagedError, EncodeError
 from perdure.kernel import ActivationResult, Effects, UnroutedMessage, Write
 from perdure.records import digest
@@ -123,7 +123,7 @@ def stored_of(done: ActivationResult, before: Snapshot) -> set[str]:
     return addresses
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class JournalReader:
     """Decodes the journal records that follow a checkpoint."""
 
@@ -223,7 +223,7 @@ class StepDecision:
     result: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class RaisedRecord:
     """An error of a step that the handler caught: the name of its type, and its arguments."""
 
@@ -231,7 +231,7 @@ class RaisedRecord:
     args: tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class StepRecord:
     """The record of a step: started (`is_open`), raised, or finished (it has a `result`).
 
@@ -294,7 +294,7 @@ class StepRecord:
             raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} lacks {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class AttemptsRecord:
     """The failed attempts at something: their count, when the next may start, the last error."""
 
@@ -312,7 +312,7 @@ class AttemptsRecord:
         return _from_list(cls, kept)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class AskedRecord:
     """The record of a question: its request, the digests of its data and of what it approves, the type of the answer.
 

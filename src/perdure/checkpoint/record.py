@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.checkpoint.manifest import Reader, header_of, naming
 from perdure.clock import SystemClock
 from perdure.codec import CodedValues, DamagedPartError, Kept, decode, loads, read_document, register_type, verified
-from perdure.data_classes import new_dict
+from perdure.data_classes import new_dict, value_class
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.events import (
     CheckpointInfo,
@@ -87,7 +87,7 @@ class WorkflowCheckpoint:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Source:
     """The store and the trust with which the values of a stored checkpoint are read."""
 

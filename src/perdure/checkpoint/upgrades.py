@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from perdure.data_classes import new_dict
+from perdure.data_classes import new_dict, value_class
 from perdure.errors import IncompatibleTypeError, UntrustedTypeError, WorkflowCheckpointException
 from perdure.graph import INTERNAL_SOURCE_ID, SHARED_SCOPE, FanInEdgeGroup, private_owner, private_scope, wiring
 from perdure.kernel import Delivery
@@ -25,7 +25,7 @@ _NUMBERED = re.compile(r"(.*?)(#\d+(?:/.*)?)\Z", re.DOTALL)
 """An executor's id, and its number with everything after it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Migrated:
     """A snapshot in terms of the present version, and the renamed executors."""
 
@@ -264,7 +264,7 @@ def _listed(types: Any) -> str:
     return "[" + ", ".join(map(str, types or ())) + "]"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class _Check:
     """Looks for stored things of one workflow that its present graph can't use."""
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from perdure.checkpoint.documents import DELAYED, DELIVERY, OUTPUT, SUSPENDED, fan_in_tree, request_tree
 from perdure.checkpoint.manifest import FORMAT, Written, gathered, pieces_text
 from perdure.codec import as_kept, document, dumps
-from perdure.data_classes import new_dict, new_list, new_set
+from perdure.data_classes import new_dict, new_list, new_set, value_class
 from perdure.kernel import Limits, Snapshot
 from perdure.records import Blob, Manifest, digest
 from perdure.typenames import describe_stored
@@ -180,7 +180,7 @@ def _escaped(name: str) -> str:
     return quote(name, safe="")
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Author:
     """The run and the graph that write checkpoints."""
 

@@ -298,9 +298,11 @@ def _is_json(value: Any, levels: int) -> bool:
         value = value.values()
     for inner in value:
         cls = type_of(inner)
-        if cls in _JSON_ATOMS or (cls is list and _JSON_ATOMS.issuperset(map(type, inner))):
-            continue
-        if not levels or cls not in (dict, list) or not _is_json(inner, levels - 1):
+        if cls is str:
+            # A long string is a blob of its own. Encoding it here would cost its length every time.
+            if len(inner) >= LEAF_LENGTH_MIN:
+                return False
+        elif cls not in _JSON_ATOMS and not (levels and cls in (dict, list) and _is_json(inner, levels - 1)):
             return False
     return True
 

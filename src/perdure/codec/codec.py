@@ -36,7 +36,7 @@ from perdure.codec.objects import (
 from perdure.codec.reader import Node, Origin, Reader, Source, Tag
 from perdure.codec.trust import Trust
 from perdure.codec.writer import ATOMS, LEAF_LENGTH_MIN, Leaf, Memo, Write, Writer, text_leaf, to_bytes, too_deep
-from perdure.data_classes import new_dict, new_list, new_set
+from perdure.data_classes import new_dict, new_list, new_set, value_class
 from perdure.errors import EncodeError, ValueTooLargeError
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ class Kept:
         return Kept(path=self.path, encoded=encoded.with_stored(self.stored), checkpoint_id=self.checkpoint_id)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Held:
     """The result of a step, and what the step spent."""
 

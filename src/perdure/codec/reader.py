@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 from perdure.codec.encoded import reference, require, verified
 from perdure.codec.errors import DamagedPartError, Fault, Untrusted, spelled
 from perdure.codec.writer import Chunk, Leaf, Uncopyable, copied, type_of
-from perdure.data_classes import new_dict, new_set
+from perdure.data_classes import new_dict, new_set, value_class
 from perdure.records import Blob
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Node: TypeAlias = "dict[str, Any]"
 Read: TypeAlias = "Callable[[Reader, Node], Any]"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Tag:
     """The reader of objects with one tag, and the keys that they may have."""
 
@@ -65,7 +65,7 @@ def parsed(text: bytes) -> Any:
         raise DamagedPartError(f"not JSON: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Origin:
     """The origin of a value, for error messages and for parts that are read later."""
 

@@ -23,6 +23,7 @@ from zoneinfo import ZoneInfo
 
 import typing_extensions
 
+from perdure.data_classes import value_class
 from perdure.log import Log
 from perdure.stored_names import find_pinned
 from perdure.typenames import module_name, type_name
@@ -167,7 +168,7 @@ _BUILT_IN: Mapping[str, type] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Registration:
     """A registered class, its stored name and its functions."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from perdure.checkpoint import plain_record, value_digest
 from perdure.clock import moment_of
 from perdure.codec import Kept, as_kept, document
-from perdure.data_classes import new_dict, new_list, new_set
+from perdure.data_classes import new_dict, new_list, new_set, value_class
 from perdure.engine.commit import FRAMEWORK, encode_data, pending_event, request_opened, warning_event
 from perdure.engine.questions import Question, Questions, Requests, require_approved
 from perdure.engine.state import StateView
@@ -52,7 +52,7 @@ _COUNTED_BY_ENGINE = frozenset({"supersteps", "activations"})
 """Resources that are checked when a superstep begins: nothing inside a handler spends them."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class _Placeholder:
     """An event whose data is encoded when the activation ends."""
 

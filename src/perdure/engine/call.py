@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.checkpoint import answer_id, shown
-from perdure.data_classes import new_dict
+from perdure.data_classes import new_dict, value_class
 from perdure.engine.inbox import accepted, checked_answer
 from perdure.engine.routing import accepts
 from perdure.errors import (
@@ -48,7 +48,7 @@ _SECRET_SUFFIXES = (
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Call:
     """The arguments of a call on a run."""
 
@@ -97,7 +97,7 @@ class Call:
         return self.message is not ABSENT or bool(self.responses)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class CallInput:
     """The accepted input of a call."""
 
@@ -235,7 +235,7 @@ def require_handled(graph: Graph, message: Any) -> Any:
     return message
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class _Entry:
     """One value and its target. Without a key, it is everything that the target gets."""
 

@@ -16,7 +16,7 @@ from perdure.checkpoint import (
     request_event,
 )
 from perdure.clock import now, seconds_until
-from perdure.data_classes import new_list
+from perdure.data_classes import new_list, value_class
 from perdure.engine.commit import encode_data
 from perdure.engine.routing import accepts, fan_ins_of
 from perdure.engine.tasks import stop
@@ -50,7 +50,7 @@ BY_DEADLINE = "its deadline"
 _BY_DEFAULT = "the default"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Applied:
     """A run with its commands and timers applied, ready to be committed."""
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.checkpoint import AskedRecord, coerce, value_digest
 from perdure.clock import moment_of, now
 from perdure.codec import Held, Kept, as_kept
+from perdure.data_classes import value_class
 from perdure.engine.suspension import Wait
 from perdure.engine.tasks import current_task
 from perdure.errors import ApprovalMismatchError, EncodeError, StepMismatchError
@@ -153,7 +154,7 @@ def _coerced_default(default: Any, response_type: Any, request_id: str) -> Any:
     return answer
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Question:
     """A question as a handler asked it. `is_numbered` lets its request have the id `auto::<n>`."""
 
@@ -164,7 +165,7 @@ class Question:
     is_numbered: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class _Asked:
     """A call of `ask`: where its record is."""
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -26,6 +25,7 @@ from weakref import WeakKeyDictionary
 
 from perdure.checkpoint import StepRecord, call_digest
 from perdure.clock import seconds_of
+from perdure.data_classes import value_class
 from perdure.engine.journal import STEP
 from perdure.engine.tasks import current_task, without_partial
 from perdure.errors import StepMismatchError
@@ -33,8 +33,7 @@ from perdure.records import digest as hash_of
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Callable, Iterable, Iterator, Sequence, Set as AbstractSet
     from datetime import timedelta
 
     from perdure.engine.activation import ActivationRecorder
@@ -248,7 +247,7 @@ def skipped_steps(owner: ActivationRecorder, called: AbstractSet[str]) -> list[s
     return sorted({unquote(re.split("[#@]", each)[0]) for each in inner if "/" not in each})
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class _OldCall:
     """A call that an earlier version recorded: its key, the task it was made in, its number there."""
 

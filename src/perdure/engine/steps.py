@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Never, cast
 from perdure.checkpoint import InterruptedStep, RaisedRecord, StepDecision, StepRecord
 from perdure.clock import now
 from perdure.codec import Held, Kept
+from perdure.data_classes import value_class
 from perdure.engine.step_identity import StepIdentities
 from perdure.engine.suspension import Wait
 from perdure.engine.tasks import (
@@ -64,7 +65,7 @@ NOT_DONE: Final = NotDone.NOT_DONE
 """Returned by a function for `if_interrupted` if the work was not done: then the step runs again."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class _Step:
     """A call of a step: where its record is, its idempotency key, the digest of its arguments."""
 

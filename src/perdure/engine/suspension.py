@@ -18,7 +18,7 @@ from weakref import WeakSet
 from perdure.checkpoint import plain_record
 from perdure.clock import moment_of, now, seconds_until
 from perdure.codec import document
-from perdure.data_classes import new_dict
+from perdure.data_classes import new_dict, value_class
 from perdure.graph import require_no_exit
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class GraceClock(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Wait:
     """The moment or the request that a suspended handler waits for."""
 

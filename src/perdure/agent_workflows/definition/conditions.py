@@ -13,8 +13,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass as plain_dataclass
-from dataclasses import fields
+from dataclasses import dataclass as plain_dataclass, fields
 from decimal import Decimal
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, Union, cast
 

@@ -36,8 +36,7 @@ from perdure.errors import (
     WorkflowCheckpointException,
 )
 from perdure.records import Lease, Mark, Retention
-from perdure.storage import retention as keep
-from perdure.storage import rules
+from perdure.storage import retention as keep, rules
 from perdure.storage.disk import Disk
 from perdure.storage.file import history, lines
 from perdure.storage.file.checkpoints import CheckpointFile, RunAfter, choose_inline, usual_id

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.errors import BlobDamagedError, CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import Archive, ArchivedCheckpoint, FullHistory
-from perdure.storage import retention as keep
-from perdure.storage import rules
+from perdure.storage import retention as keep, rules
 from perdure.storage.file import lines
 from perdure.storage.file.checkpoints import CheckpointFile, closure, encode
 from perdure.storage.file.directory import CHECKPOINTS, EVENTS, INBOX, JOURNAL, RUNS

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 from perdure.errors import BlobDamagedError, CheckpointDamagedError, CheckpointNotFoundError
 from perdure.records import Archive, ArchivedCheckpoint, Blob, Due, Lease, Mark
-from perdure.storage import retention as keep
-from perdure.storage import rules
+from perdure.storage import retention as keep, rules
 from perdure.storage.sql import rows
 from perdure.storage.sql.tables import Tables
 from perdure.storage.sql.writes import GroupWrite, write_error

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import CheckpointWriteError, WorkflowException
-from perdure.storage import retention as keep
-from perdure.storage import rules
+from perdure.storage import retention as keep, rules
 from perdure.storage.group_commit import PendingCommit
 from perdure.storage.sql import rows
 
