@@ -115,18 +115,19 @@ class RequestQueue:
     """The requests and inboxes of all runs in a store, for those outside."""
 
     def __init__(self, store: Store, codec: Callable[[], Codec], clock: Clock) -> None:
-        self._store = store
-        self._codec = codec
-        self._clock = clock
+        self.store = store
+        self.clock = clock
+        self._request_codec = codec
 
-    async def requests(self, run_id: str | None = None, workflow_name: str | None = None) -> list[PendingRequest]:
-        """Return the requests that wait, of one run or of all, in the order in which the runs began.
+    async def requests(self, run_id: str | None = None, *, workflow_name: str | None = None) -> list[PendingRequest]:
+        """Return the requests that wait for an answer: of a run, of a workflow's runs, or of all runs.
 
-        A damaged run is left out of a list of all, with a warning that names it, so that the others can be answered.
+        This needs the store alone. A damaged run raises CheckpointDamagedError if it is asked for by id. In a list of
+        several runs it is left out, and a warning in the log names it, so that the others can be answered.
         """
         if run_id is not None:
             return await self._requests_of(run_id)
-        records = await self._store.runs(workflow_name=workflow_name)
+        records = await self.store.runs(workflow_name=workflow_name)
         found: list[PendingRequest] = []
         for record in records:
             # The requests of an exported run are answered where it is now.
@@ -173,7 +174,7 @@ class RequestQueue:
         text, path = dumps(document["data"]), f"request {document['id']!r}"
         try:
             try:
-                return self._codec().decode(text, head.blobs, path=path)
+                return self._request_codec().decode(text, head.blobs, path=path)
             except (UntrustedTypeError, IncompatibleTypeError):
                 return plain_data(text, head.blobs, path=path)
         except DamagedPartError as error:
@@ -187,28 +188,28 @@ class RequestQueue:
         while True:
             head = await self._head_id(run_id)
             try:
-                manifest = await self._store.manifest(head)
+                manifest = await self.store.manifest(head)
                 wanted = [address for path, address in manifest.toc.items() if path.startswith((_REQUEST, paths))]
                 with naming(head):
-                    return _Head.of(manifest, await self._store.blobs(wanted))
+                    return _Head.of(manifest, await self.store.blobs(wanted))
             except (CheckpointNotFoundError, CheckpointDamagedError):
                 if await self._head_id(run_id) == head:
                     raise
 
     async def _head_id(self, run_id: str) -> str:
-        record = await self._store.run(run_id)
+        record = await self.store.run(run_id)
         if record is None or record.head is None:
             raise RunNotFoundError(run_id)
         return record.head
 
     async def _answers(self, run_id: str) -> Mapping[str, AnswerCommand]:
         """Return the answers that wait in the inbox, by request."""
-        found = [command for command in await self._store.inbox(run_id) if command.kind == "answer"]
+        found = [command for command in await self.store.inbox(run_id) if command.kind == "answer"]
         read = [await self._read(run_id, command) for command in found]
         return {answer.request_id: answer for answer in read}
 
     async def _read(self, run_id: str, command: Command) -> AnswerCommand:
-        blobs = await self._store.blobs(command.refs)
+        blobs = await self.store.blobs(command.refs)
         read = read_command(command, blobs, checkpoint_id=run_id)
         assert isinstance(read, AnswerCommand), "only answers have the ids of answers"
         return read
@@ -221,16 +222,20 @@ class RequestQueue:
         by: str | None = None,
         approves: Mapping[str, str] | None = None,
     ) -> None:
-        """Answer requests of a run. The answers are durable when this returns; the run applies them when it goes on.
+        """Answer requests of a run, from any process. The answers are durable when this returns.
 
-        Plain data is checked against the stored schema. `approves` names, by request, the digest of what the answerer
-        has seen and approves; it must be the request's. All answers are checked before the first one is posted. Some
-        of them may still be posted if another process answers the same requests meanwhile.
+        Plain data is checked against the stored schema; the run converts it to the type that it asked for. `approves`
+        names, by request, the digest of what the answerer has seen and approves; it must be the request's. All answers
+        are checked before the first one is posted. Some of them may still be posted if another process answers the
+        same requests meanwhile.
+
+        The same answer may be given again until the run has applied it. Another one raises AlreadyAnsweredError, which
+        says who answered what and when.
 
         Raises UnknownRequestError, AlreadyAnsweredError, AnswerTypeError, ApprovalMismatchError, RunNotFoundError.
         """
         seen, who = approves or {}, by or str(this_process())
-        waiting = {command.id: command for command in await self._store.inbox(run_id)}
+        waiting = {command.id: command for command in await self.store.inbox(run_id)}
         for request_id, answer in responses.items():
             command = await self._answer(run_id, request_id, answer, by=who, seen=seen.get(request_id))
             await self._require_same(run_id, command, waiting.get(command.id, command))
@@ -241,7 +246,7 @@ class RequestQueue:
         while True:
             command = await self._answer(run_id, request_id, answer, by=by, seen=seen)
             try:
-                standing = await self._store.post(run_id, command)
+                standing = await self.store.post(run_id, command)
             except StaleCommandError:
                 # The run has gone on since we looked: look again.
                 continue
@@ -253,7 +258,7 @@ class RequestQueue:
         request = await self._require_open(run_id, request_id)
         _require_fitting(request_id, request, answer, seen)
         expects = (f"{_REQUEST}{request_id}", request.address)
-        return answer_command(self._codec(), request_id, answer, at=self._now(), by=by, expects=expects)
+        return answer_command(self._request_codec(), request_id, answer, at=self._now(), by=by, expects=expects)
 
     async def _require_same(self, run_id: str, command: Command, standing: Command) -> None:
         """Raise AlreadyAnsweredError if another answer is in the inbox."""
@@ -267,7 +272,7 @@ class RequestQueue:
         head = await self._head(run_id, paths=_ANSWERED)
         if request_id in head.requests:
             return head.requests[request_id]
-        for answered in reversed(list(Reader(head.manifest, head.blobs, self._codec()).answered())):
+        for answered in reversed(list(Reader(head.manifest, head.blobs, self._request_codec()).answered())):
             if answered.request_id == request_id:
                 raise AlreadyAnsweredError(
                     request_id, run_id=run_id, answered_at=answered.at, by=answered.by, what=answered.what
@@ -277,36 +282,37 @@ class RequestQueue:
     async def send(
         self,
         run_id: str,
-        message: object,
+        message: Any,
         *,
         target: str | None = None,
         by: str | None = None,
         message_id: str | None = None,
     ) -> str:
-        """Send a message to a run: to one of its executors, or as its next turn. Return its id.
+        """Send a message to a run, from any process: to one of its executors, or as its next turn. Return its id.
 
         It is durable when this returns. A run applies only one message of each `message_id`. Raises RunNotFoundError,
         EncodeError.
         """
-        chosen = message_id or self._clock.new_id()
+        chosen = message_id or self.clock.new_id()
         sender = by or str(this_process())
-        command = message_command(self._codec(), chosen, message, target_id=target, at=self._now(), by=sender)
-        await self._store.post(run_id, command)
+        command = message_command(self._request_codec(), chosen, message, target_id=target, at=self._now(), by=sender)
+        await self.store.post(run_id, command)
         return chosen
 
     async def cancel(self, run_id: str, *, reason: str | None = None, by: str | None = None) -> None:
-        """Cancel a run. Its owner stops soon and leaves a checkpoint. Without one, the next owner does.
+        """Cancel a run, from any process. It ends in a checkpoint from which it can be resumed.
 
-        A run that is idle or cancelled does not change, so that a later turn is not cancelled by this.
+        Its owner stops soon and leaves that checkpoint. Without an owner, the next one does. A run that is idle or
+        cancelled does not change, so that a later turn is not cancelled by this.
         """
-        record = await self._store.run(run_id)
+        record = await self.store.run(run_id)
         is_idle = record is not None and record.status in {"idle", "cancelled"}
-        if is_idle and not await self._store.inbox(run_id):
+        if is_idle and not await self.store.inbox(run_id):
             return
-        await self._store.post(run_id, cancel_command(reason=reason, at=self._now(), by=by or str(this_process())))
+        await self.store.post(run_id, cancel_command(reason=reason, at=self._now(), by=by or str(this_process())))
 
     def _now(self) -> str:
-        return now(self._clock)
+        return now(self.clock)
 
 
 def _require_fitting(request_id: str, request: _Open, answer: object, seen: str | None) -> None:

@@ -260,20 +260,26 @@ def require_next(state: RunState, commit: Commit) -> None:
 
 def require_complete(state: RunState, commit: Commit) -> None:
     """Refuse the first commit of a fork that relies on blobs of its parent, which is gone."""
-    told = commit.events
-    blobs = {blob.hash: blob.refs for blob in (*commit.blobs, *(told.blobs if told else ()))}
-    wanted = list(dict.fromkeys((*commit.manifest.roots, *(told.refs if told else ()))))
-    seen = set(wanted)
-    for blob_hash in wanted:
-        if blob_hash not in blobs:
-            raise WorkflowCheckpointException(
-                f"run {state.record.run_id!r} can't go on: {state.needed_checkpoint!r}, from which it was forked, was "
-                "deleted before the fork had a checkpoint of its own; remove it, and fork from another checkpoint"
-            )
-        # The list grows during the iteration.
-        further = [each for each in blobs[blob_hash] if each not in seen]
-        wanted.extend(further)
+    events = commit.events
+    blobs = {blob.hash: blob.refs for blob in (*commit.blobs, *(events.blobs if events else ()))}
+    roots = (*commit.manifest.roots, *(events.refs if events else ()))
+    if any(needed not in blobs for needed in reach(roots, lambda blob_hash: blobs.get(blob_hash, ()))):
+        raise WorkflowCheckpointException(
+            f"run {state.record.run_id!r} can't go on: {state.needed_checkpoint!r}, from which it was forked, was "
+            "deleted before the fork had a checkpoint of its own; remove it, and fork from another checkpoint"
+        )
+
+
+def reach(roots: Iterable[str], refs_of: Callable[[str], Iterable[str]]) -> list[str]:
+    """Return blobs and all that they refer to, directly or not, each once."""
+    reached = list(dict.fromkeys(roots))
+    seen = set(reached)
+    for blob_hash in reached:
+        # The list grows during the loop.
+        further = [ref for ref in dict.fromkeys(refs_of(blob_hash)) if ref not in seen]
+        reached.extend(further)
         seen.update(further)
+    return reached
 
 
 def require_consumed(waiting: Container[str], commit: Commit) -> None:
@@ -389,15 +395,8 @@ def complete_archive(archive: Archive, blobs: Iterable[Blob]) -> Archive:
 def _which_needs(archive: Archive, blob_hash: str, there: Mapping[str, Blob]) -> str:
     """Return the checkpoint that needs a blob, or the head if something else needs it."""
     for checkpoint in archive.checkpoints:
-        waiting = list(checkpoint.manifest.roots)
-        seen: set[str] = set()
-        while waiting:
-            each = waiting.pop()
-            if each == blob_hash:
-                return checkpoint.manifest.checkpoint_id
-            if each in there and each not in seen:
-                seen.add(each)
-                waiting.extend(there[each].refs)
+        if blob_hash in reach(checkpoint.manifest.roots, lambda each: there[each].refs if each in there else ()):
+            return checkpoint.manifest.checkpoint_id
     return archive.record.head or archive.record.run_id
 
 

@@ -14,6 +14,7 @@ from perdure.codec import DamagedPartError, references
 from perdure.errors import RunNotFoundError
 from perdure.graph import SHARED_SCOPE
 from perdure.records import digest
+from perdure.storage.rules import reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -247,14 +248,8 @@ class Scales:
 
     def _closure(self, roots: Iterable[str]) -> dict[str, int]:
         """Return blobs with all that they refer to. Bytes of a user may look like references, so skip unknown ones."""
-        found: dict[str, int] = {}
-        waiting = list(roots)
-        while waiting:
-            address = waiting.pop()
-            if address not in found and address in self._sizes:
-                found[address] = self._sizes[address]
-                waiting.extend(self._refs[address])
-        return found
+        reached = reach(roots, lambda address: self._refs.get(address, ()))
+        return {address: self._sizes[address] for address in reached if address in self._sizes}
 
 
 def _references(data: bytes) -> tuple[str, ...]:

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from perdure.events import WorkflowEvent
     from perdure.records import EventBatch, Retention, RunRecord
     from perdure.storage.port import Durability, Store, TenantStore
-    from perdure.storage.requests import PendingRequest
     from perdure.storage.sizes import SizeReport
 
 
@@ -65,7 +64,7 @@ class StorageOptions(TypedDict, total=False):
     size_limits: SizeLimits | None
 
 
-class StoreStorage:
+class StoreStorage(RequestQueue):
     """A storage on top of a store. Its `trust` grows with every workflow that uses it in this process."""
 
     def __init__(
@@ -77,9 +76,12 @@ class StoreStorage:
         clock: Clock | None = None,
         size_limits: SizeLimits | None = DEFAULT_SIZE_LIMITS,
     ) -> None:
-        self.store = store
+        super().__init__(
+            store,
+            lambda: Codec(self.trust, allow_pickle=self.allow_pickle, size_limits=self.size_limits),
+            clock or SystemClock(),
+        )
         self.size_limits = size_limits or NO_SIZE_LIMITS
-        self.clock = clock or SystemClock()
         self.allow_pickle = allow_pickle
         self.allowed = Trust.of(allowed=allowed_checkpoint_types or ())
         self.shared = SharedTrust(self.allowed)
@@ -165,53 +167,6 @@ class StoreStorage:
 
     def _view(self, manifest: Manifest) -> WorkflowCheckpoint:
         return StoredCheckpoint.of(Source(manifest, self.store.read_blobs, self.codec))
-
-    @property
-    def _queue(self) -> RequestQueue:
-        return RequestQueue(self.store, self._weighing_codec, self.clock)
-
-    def _weighing_codec(self) -> Codec:
-        return Codec(self.trust, allow_pickle=self.allow_pickle, size_limits=self.size_limits)
-
-    async def requests(self, run_id: str | None = None, *, workflow_name: str | None = None) -> list[PendingRequest]:
-        """Return the requests that wait for an answer: of a run, of a workflow's runs, or of all runs.
-
-        This needs the store alone. A damaged run raises CheckpointDamagedError if it is asked for by id. In a list of
-        several runs it is left out, and a warning in the log names it.
-        """
-        return await self._queue.requests(run_id, workflow_name)
-
-    async def respond(
-        self,
-        run_id: str,
-        responses: Mapping[str, Any],
-        *,
-        by: str | None = None,
-        approves: Mapping[str, str] | None = None,
-    ) -> None:
-        """Answer requests of a run, from any process. The answers are durable when this returns.
-
-        Plain data is checked against the stored schema; the run converts it to the type that it asked for. `approves`
-        names, by request, the digest of what the answerer has seen. The same answer may be given again until the run
-        has applied it. Another one raises AlreadyAnsweredError, which says who answered what and when.
-        """
-        await self._queue.respond(run_id, responses, by=by, approves=approves)
-
-    async def send(
-        self,
-        run_id: str,
-        message: Any,
-        *,
-        target: str | None = None,
-        by: str | None = None,
-        message_id: str | None = None,
-    ) -> str:
-        """Send a message to a run, from any process: to one of its executors, or as its next turn. Return its id."""
-        return await self._queue.send(run_id, message, target=target, by=by, message_id=message_id)
-
-    async def cancel(self, run_id: str, *, reason: str | None = None, by: str | None = None) -> None:
-        """Cancel a run, from any process. It ends in a checkpoint from which it can be resumed."""
-        await self._queue.cancel(run_id, reason=reason, by=by)
 
     async def size_report(self, run_id: str, *, since: int = 1) -> SizeReport:
         """Report how large a run is, which of its values are large, and which grow; `print` it.

@@ -22,15 +22,15 @@ from perdure.errors import (
     StaleHeadError,
     WorkflowCheckpointException,
 )
-from perdure.records import Lease, Manifest, Owner, RunRecord
+from perdure.records import Lease, Manifest, Owner
 from perdure.storage.checkpoint_storage import saved_manifest
-from perdure.storage.rules import new_state
+from perdure.storage.rules import new_state, reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from perdure.codec import Codec
-    from perdure.records import Command, Commit, EventBatch, Halt, JournalRecord, Mark, NewRun, RunStatus
+    from perdure.records import Command, Commit, EventBatch, Halt, JournalRecord, Mark, NewRun, RunRecord, RunStatus
     from perdure.storage.checkpoint_storage import CheckpointStorage
 
 ENVELOPE = "perdure"
@@ -182,18 +182,13 @@ class ForeignStore:
             # Before its first checkpoint a fork is at its parent's. Any other run has not begun.
             is_fork = remembered.begun is not None and remembered.begun.parent_checkpoint_id is not None
             return new_state(remembered.begun).record if remembered.begun is not None and is_fork else None
-        origin = remembered.begun or origin_of(head)
-        return RunRecord(
+        return replace(
+            new_state(remembered.begun or origin_of(head)).record,
             run_id=run_id,
             workflow_name=head.workflow_name,
-            created_at=origin.created_at,
-            nonce=origin.nonce,
-            input_digest=origin.input_digest,
-            parent_checkpoint_id=origin.parent_checkpoint_id,
             head=head.checkpoint_id,
             position=head.position,
             settled=is_settled(head),
-            owner=None,
         )
 
     async def runs(self, *, workflow_name: str | None = None, status: RunStatus | None = None) -> Sequence[RunRecord]:
@@ -305,20 +300,9 @@ def _decode(checkpoint: WorkflowCheckpoint, envelope: Mapping[str, Any]) -> Mani
 
 def _closure(roots: Iterable[str], known: Mapping[str, bytes]) -> tuple[dict[str, bytes], bool]:
     """Return the known blobs that the roots need, and whether any is missing."""
-    found: dict[str, bytes] = {}
-    frontier = list(roots)
-    is_missing = False
-    while frontier:
-        key = frontier.pop()
-        if key in found:
-            continue
-        data = known.get(key)
-        if data is None:
-            is_missing = True
-            continue
-        found[key] = data
-        frontier.extend(references(data))
-    return found, is_missing
+    reached = reach(roots, lambda key: references(known[key]) if key in known else ())
+    found = {key: known[key] for key in reached if key in known}
+    return found, len(found) < len(reached)
 
 
 def _newest(checkpoints: Sequence[WorkflowCheckpoint]) -> WorkflowCheckpoint:

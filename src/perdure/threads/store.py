@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Self, cast
 
 from perdure.agents import Message
 from perdure.clock import SystemClock
-from perdure.records import LatestOnly, Retention
 from perdure.storage import FileStore, MemoryStore, PostgresStore, SqliteStore
 from perdure.threads.log import ThreadLog
 from perdure.threads.thread import ThreadName, appended, tenant_name
@@ -31,6 +30,8 @@ class SessionStore:
     def __init__(self, store: TenantStore, *, tenant: str | None = None, clock: Clock | None = None) -> None:
         self._base = store
         self._clock = clock or SystemClock()
+        # Tenants of perdure's own keep only the newest checkpoint, which holds the state of a thread. The messages are
+        # its events, which are all kept.
         self._store = store.tenant(tenant_name(tenant))
         self._log = ThreadLog(self._store, self._clock)
 
@@ -163,16 +164,11 @@ def _tags(given: Mapping[str, str] | None) -> dict[str, str]:
     return tags
 
 
-_RETENTION = Retention(checkpoints=LatestOnly())
-"""A checkpoint only holds the state of a thread; the messages are its events, which are all kept."""
-
-
 class InMemorySessionStore(SessionStore):
     """Keep sessions in memory, for tests."""
 
     def __init__(self, *, tenant: str | None = None, clock: Clock | None = None) -> None:
-        clock = clock or SystemClock()
-        super().__init__(MemoryStore(retention=_RETENTION, clock=clock), tenant=tenant, clock=clock)
+        super().__init__(MemoryStore(clock=clock), tenant=tenant, clock=clock)
 
 
 class FileSessionStore(SessionStore):
@@ -190,10 +186,7 @@ class FileSessionStore(SessionStore):
         lease_seconds: float = 30.0,
         durability: Durability = "commit",
     ) -> None:
-        clock = clock or SystemClock()
-        store = FileStore(
-            directory, retention=_RETENTION, clock=clock, lease_seconds=lease_seconds, durability=durability
-        )
+        store = FileStore(directory, clock=clock, lease_seconds=lease_seconds, durability=durability)
         super().__init__(store, tenant=tenant, clock=clock)
         self.directory: Path = store.directory
 
@@ -213,8 +206,7 @@ class SqliteSessionStore(SessionStore):
         lease_seconds: float = 30.0,
         durability: Durability = "commit",
     ) -> None:
-        clock = clock or SystemClock()
-        store = SqliteStore(path, retention=_RETENTION, clock=clock, lease_seconds=lease_seconds, durability=durability)
+        store = SqliteStore(path, clock=clock, lease_seconds=lease_seconds, durability=durability)
         super().__init__(store, tenant=tenant, clock=clock)
         self.path: Path = store.path
 
@@ -237,14 +229,7 @@ class PostgresSessionStore(SessionStore):
         pool_size: int = 4,
         durability: Durability = "commit",
     ) -> None:
-        clock = clock or SystemClock()
         store = PostgresStore(
-            dsn,
-            schema=schema,
-            retention=_RETENTION,
-            clock=clock,
-            lease_seconds=lease_seconds,
-            pool_size=pool_size,
-            durability=durability,
+            dsn, schema=schema, clock=clock, lease_seconds=lease_seconds, pool_size=pool_size, durability=durability
         )
         super().__init__(store, tenant=tenant, clock=clock)

@@ -31,7 +31,7 @@ from urllib.parse import unquote
 from perdure.errors import BlobDamagedError, CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import Blob, EventBatch, Manifest, digest
 from perdure.storage.retention import Entry
-from perdure.storage.rules import file_name, moment
+from perdure.storage.rules import file_name, moment, reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -355,15 +355,15 @@ def _refuse(constant: str) -> NoReturn:
 def closure(roots: Iterable[str], find: Callable[[str], Blob | None]) -> dict[str, Blob]:
     """Return these blobs and all that they refer to, as far as they are found."""
     found: dict[str, Blob] = {}
-    waiting = list(dict.fromkeys(roots))
-    seen = set(waiting)
-    for blob_hash in waiting:
+
+    def refs_of(blob_hash: str) -> Sequence[str]:
         blob = find(blob_hash)
-        if blob is not None:
-            found[blob_hash] = blob
-            # The list grows during the loop. Every hash comes once.
-            waiting.extend(ref for ref in dict.fromkeys(blob.refs) if ref not in seen)
-            seen.update(blob.refs)
+        if blob is None:
+            return ()
+        found[blob_hash] = blob
+        return blob.refs
+
+    reach(roots, refs_of)
     return found
 
 
@@ -412,7 +412,7 @@ class Blobs:
         except (ValueError, KeyError, TypeError) as error:
             raise BlobDamagedError(f"the first line of the blob {str(path)!r} is not what was written") from error
 
-    def refs_of(self, blob_hash: str) -> Sequence[str] | None:
+    def find_refs(self, blob_hash: str) -> Sequence[str] | None:
         """Return what a blob refers to, None if it has no file. Raises BlobDamagedError."""
         blob = self.read(blob_hash).get(blob_hash)
         return blob.refs if blob else None
@@ -449,13 +449,15 @@ class Blobs:
         if not self._disk.is_lazy:
             return
         inodes: dict[str, int] = {}
-        waiting = list(dict.fromkeys(roots))
-        for blob_hash in waiting:
+
+        def unflushed_refs(blob_hash: str) -> Sequence[str]:
             stamp = self._disk.stamp(self._path(blob_hash))
-            if stamp and self._flushed.get(blob_hash) != stamp.inode and blob_hash not in inodes:
-                inodes[blob_hash] = stamp.inode
-                # The list grows during the loop.
-                waiting.extend(self.refs_of(blob_hash) or ())
+            if stamp is None or self._flushed.get(blob_hash) == stamp.inode:
+                return ()
+            inodes[blob_hash] = stamp.inode
+            return self.find_refs(blob_hash) or ()
+
+        reach(roots, unflushed_refs)
         # Blobs that were written together share a file.
         files = {inode: self._path(blob_hash) for blob_hash, inode in inodes.items()}
         self._disk.flush(*files.values())

@@ -254,18 +254,11 @@ class _Collection:
 
     def reach(self, roots: Iterable[str]) -> set[str]:
         """Return these blobs and all that they refer to."""
-        reached = set(roots)
-        waiting = list(reached)
-        for blob_hash in waiting:
-            # The list grows during the loop. Every hash comes once.
-            further = set(self._refs_of(blob_hash)) - reached
-            waiting.extend(further)
-            reached |= further
-        return reached
+        return set(rules.reach(roots, self._refs_of))
 
     def _refs_of(self, blob_hash: str) -> Sequence[str]:
         if blob_hash not in self._refs:
-            refs = self._directory.blobs.refs_of(blob_hash)
+            refs = self._directory.blobs.find_refs(blob_hash)
             if refs is None:
                 # It may get a file before the lock is taken.
                 return ()
