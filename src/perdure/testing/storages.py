@@ -7,7 +7,6 @@ return MyStorage(directory)
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from perdure.checkpoint import WorkflowCheckpoint
 from perdure.errors import WorkflowCheckpointException
 from perdure.events import WorkflowRunState
 from perdure.graph import Executor, WorkflowContext, handler, response_handler
+from perdure.testing.stores.base import AsyncSuite
 from perdure.workflows import WorkflowBuilder
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def shop(storage: CheckpointStorage) -> Workflow:
     return WorkflowBuilder(name="shop", start_executor=node, checkpoint_storage=storage).add_edge(node, node).build()
 
 
-class StorageConformance:
+class StorageConformance(AsyncSuite):
     """Subclass it and define `open_storage`; pytest runs all tests."""
 
     def open_storage(self, directory: Path) -> CheckpointStorage:
@@ -85,90 +85,67 @@ class StorageConformance:
         """The storage of one test."""
         return self.open_storage(tmp_path)
 
-    def test_what_was_saved_is_loaded(self, storage: CheckpointStorage) -> None:
+    async def test_saved_checkpoint_is_loaded_with_all_fields(self, storage: CheckpointStorage) -> None:
         """Compare all fields."""
         saved = WorkflowCheckpoint("flow", "hash", state={"total": 3, "names": ["a", "b"]}, iteration_count=2)
-
-        async def work() -> WorkflowCheckpoint:
-            assert await storage.save(saved) == saved.checkpoint_id
-            return await storage.load(saved.checkpoint_id)
-
-        loaded = asyncio.run(work())
+        assert await storage.save(saved) == saved.checkpoint_id
+        loaded = await storage.load(saved.checkpoint_id)
         assert loaded.workflow_name == "flow"
         assert loaded.graph_signature_hash == "hash"
         assert loaded.checkpoint_id == saved.checkpoint_id
         assert loaded.state == {"total": 3, "names": ["a", "b"]}
         assert loaded.iteration_count == 2
 
-    def test_an_unknown_checkpoint_is_an_error(self, storage: CheckpointStorage) -> None:
+    async def test_unknown_checkpoint_is_an_error(self, storage: CheckpointStorage) -> None:
         """Loading must raise, and never return None."""
         with pytest.raises(WorkflowCheckpointException):
-            asyncio.run(_load(storage, "nobody"))
+            await storage.load("nobody")
 
-    def test_a_workflow_lists_its_own_checkpoints_only(self, storage: CheckpointStorage) -> None:
+    async def test_only_checkpoints_of_the_workflow_are_listed(self, storage: CheckpointStorage) -> None:
         """List by workflow name."""
+        mine = [await storage.save(WorkflowCheckpoint("mine", "h", checkpoint_id=f"mine-{n}")) for n in range(3)]
+        await storage.save(WorkflowCheckpoint("other", "h", checkpoint_id="other-0"))
+        listed = await storage.list_checkpoints(workflow_name="mine")
+        assert sorted(checkpoint.checkpoint_id for checkpoint in listed) == sorted(mine)
+        assert sorted(await storage.list_checkpoint_ids(workflow_name="mine")) == sorted(mine)
 
-        async def work() -> tuple[list[str], list[str]]:
-            mine = [await storage.save(WorkflowCheckpoint("mine", "h", checkpoint_id=f"mine-{n}")) for n in range(3)]
-            await storage.save(WorkflowCheckpoint("other", "h", checkpoint_id="other-0"))
-            listed = await storage.list_checkpoints(workflow_name="mine")
-            assert sorted(checkpoint.checkpoint_id for checkpoint in listed) == sorted(mine)
-            return mine, list(await storage.list_checkpoint_ids(workflow_name="mine"))
-
-        mine, ids = asyncio.run(work())
-        assert sorted(ids) == sorted(mine)
-
-    def test_a_deleted_checkpoint_is_gone(self, storage: CheckpointStorage) -> None:
+    async def test_deleted_checkpoint_is_gone(self, storage: CheckpointStorage) -> None:
         """A second deletion returns False."""
-
-        async def work() -> None:
-            checkpoint_id = await storage.save(WorkflowCheckpoint("flow", "h"))
-            assert await storage.delete(checkpoint_id) is True
-            assert await storage.delete(checkpoint_id) is False
-            assert list(await storage.list_checkpoint_ids(workflow_name="flow")) == []
+        checkpoint_id = await storage.save(WorkflowCheckpoint("flow", "h"))
+        assert await storage.delete(checkpoint_id) is True
+        assert await storage.delete(checkpoint_id) is False
+        assert list(await storage.list_checkpoint_ids(workflow_name="flow")) == []
+        with pytest.raises(WorkflowCheckpointException):
             await storage.load(checkpoint_id)
 
-        with pytest.raises(WorkflowCheckpointException):
-            asyncio.run(work())
-
-    def test_nothing_stored_has_no_latest(self, storage: CheckpointStorage) -> None:
+    async def test_empty_storage_has_no_latest_checkpoint(self, storage: CheckpointStorage) -> None:
         """The result is None, not an error."""
-        assert asyncio.run(_latest(storage, "flow")) is None
+        assert await storage.get_latest(workflow_name="flow") is None
 
-    def test_the_latest_checkpoint_is_that_of_the_last_superstep(self, storage: CheckpointStorage) -> None:
+    async def test_latest_checkpoint_is_that_of_the_last_superstep(self, storage: CheckpointStorage) -> None:
         """Only checkpoints of the given workflow count."""
+        await shop(storage).run(Basket([]))
+        await storage.save(WorkflowCheckpoint("other", "h"))
+        latest = await storage.get_latest(workflow_name="shop")
+        assert latest is not None
+        assert (latest.iteration_count, len(await storage.list_checkpoints(workflow_name="shop"))) == (3, 4)
 
-        async def work() -> tuple[int, int]:
-            await shop(storage).run(Basket([]))
-            await storage.save(WorkflowCheckpoint("other", "h"))
-            latest = await storage.get_latest(workflow_name="shop")
-            assert latest is not None
-            return latest.iteration_count, len(await storage.list_checkpoints(workflow_name="shop"))
-
-        assert asyncio.run(work()) == (3, 4)
-
-    def test_a_checkpoint_is_not_changed_through_what_was_handed_out(self, storage: CheckpointStorage) -> None:
+    async def test_changes_of_saved_and_loaded_objects_do_not_reach_the_storage(
+        self, storage: CheckpointStorage
+    ) -> None:
         """Change saved and loaded objects, and load again."""
         names = ["a"]
+        checkpoint_id = await storage.save(WorkflowCheckpoint("flow", "h", state={"names": names}))
+        names.append("b")
+        loaded = await storage.load(checkpoint_id)
+        loaded.state["names"].append("c")
+        assert (await storage.load(checkpoint_id)).state["names"] == ["a"]
 
-        async def work() -> Any:
-            checkpoint_id = await storage.save(WorkflowCheckpoint("flow", "h", state={"names": names}))
-            names.append("b")
-            loaded = await storage.load(checkpoint_id)
-            loaded.state["names"].append("c")
-            return (await storage.load(checkpoint_id)).state["names"]
-
-        assert asyncio.run(work()) == ["a"]
-
-    def test_every_checkpoint_of_a_run_leads_to_the_same_end(self, storage: CheckpointStorage) -> None:
+    async def test_every_checkpoint_of_a_run_leads_to_the_same_end(self, storage: CheckpointStorage) -> None:
         """Run a workflow to its question, then resume it from each checkpoint with a new instance."""
-
-        async def work() -> list[list[Any]]:
-            await shop(storage).run(Basket(["bag"]))
-            ids = await storage.list_checkpoint_ids(workflow_name="shop")
-            return [await _to_the_end(storage, checkpoint_id) for checkpoint_id in list(ids)]
-
-        ends = asyncio.run(work())
+        await shop(storage).run(Basket(["bag"]))
+        ids = list(await storage.list_checkpoint_ids(workflow_name="shop"))
+        ends = [await _to_the_end(storage, checkpoint_id) for checkpoint_id in ids]
         assert ends == [["bag, item 1, item 2, item 3; 9.0; paid: True"]] * 4
 
 
@@ -178,11 +155,3 @@ async def _to_the_end(storage: CheckpointStorage, checkpoint_id: str) -> list[An
     assert waiting.get_final_state() is WorkflowRunState.IDLE_WITH_PENDING_REQUESTS
     [request] = waiting.get_request_info_events()
     return (await workflow.run(responses={request.request_id: True})).get_outputs()
-
-
-async def _load(storage: CheckpointStorage, checkpoint_id: str) -> WorkflowCheckpoint:
-    return await storage.load(checkpoint_id)
-
-
-async def _latest(storage: CheckpointStorage, workflow_name: str) -> WorkflowCheckpoint | None:
-    return await storage.get_latest(workflow_name=workflow_name)

@@ -11,15 +11,11 @@ from perdure.clock import SystemClock
 from perdure.storage import PostgresStore, StoreStorage
 from perdure.storage.postgres.database import PostgresDatabase
 from perdure.storage.postgres.target import Target, migrate
-from perdure.testing.resume.kill_points import writes
+from perdure.testing.resume.storage_kinds import DatabaseKillPoints
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
     from pathlib import Path
 
-    import psycopg
-
-    from perdure.storage import Sync
     from perdure.storage.postgres.target import Columns, Connection
     from perdure.testing.resume.kill_points import Chance
 
@@ -31,35 +27,8 @@ _FIRST_TABLE: Final = "runs"
 _DAMAGE_TARGETS: Final = (("checkpoints", "header", "checkpoint_id"), ("parts", "data", "hash"))
 
 
-class KillingPostgresDatabase(PostgresDatabase):
-    """A database with kill points around each statement of a transaction and around its commit."""
-
-    def execute(self, name: str, /, **values: object) -> psycopg.Cursor[Columns]:
-        if self._held.connection is None:
-            return super().execute(name, **values)
-        with writes.operation(name):
-            return super().execute(name, **values)
-
-    def execute_many(self, name: str, rows: Sequence[Mapping[str, object]], /) -> None:
-        if rows:
-            with writes.operation(name):
-                super().execute_many(name, rows)
-
-    def execute_each(self, names: Sequence[str], rows: Sequence[Mapping[str, object]], /) -> Sequence[Columns | None]:
-        if not names:
-            return []
-        with writes.operation(names[0]):
-            return super().execute_each(names, rows)
-
-    @contextlib.contextmanager
-    def transaction(
-        self, sync: Sync = "as chosen", *, alone: bool = False, lazy: bool = False, pipelined: bool = False
-    ) -> Generator[None]:
-        whole = super().transaction(sync, alone=alone, lazy=lazy, pipelined=pipelined)
-        with writes.operation("transaction"), whole:
-            yield
-            # All statements are done, and nothing is committed.
-            writes.point("before COMMIT")
+class KillingPostgresDatabase(DatabaseKillPoints, PostgresDatabase):
+    """A PostgreSQL database with kill points."""
 
 
 def open_storage(dsn: str, directory: Path) -> StoreStorage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +13,6 @@ from perdure.storage import Disk, FileStore, SqliteDatabase, SqliteStore, StoreS
 from perdure.testing.resume.kill_points import find_finished, is_resuming, mark_committed, mark_recorded, reach, writes
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
     from pathlib import Path
 
@@ -41,40 +41,44 @@ for _name in ("make_directory", "write_new", "write_at", "link", "rename", "remo
     setattr(KillingDisk, _name, _with_kill_points(_name))
 
 
-class KillingDatabase(SqliteDatabase):
-    """A connection with kill points around each statement of a transaction and around its commit."""
+class DatabaseKillPoints:
+    """Kill points around each statement of a transaction and around its commit, for the class of a database."""
 
-    _is_writing = False
+    # Each thread has its own transaction.
+    _writing = threading.local()
 
-    def execute(self, name: str, /, **parameters: object) -> sqlite3.Cursor:
-        if not self._is_writing:
-            return super().execute(name, **parameters)
+    def execute(self, name: str, /, **values: object) -> Any:
+        parent: Any = super()
+        if not getattr(self._writing, "is_on", False):
+            return parent.execute(name, **values)
         with writes.operation(name):
-            return super().execute(name, **parameters)
+            return parent.execute(name, **values)
 
     def execute_many(self, name: str, rows: Sequence[Mapping[str, object]], /) -> None:
-        if rows:
-            with writes.operation(name):
-                super().execute_many(name, rows)
+        parent: Any = super()
+        with writes.operation(name):
+            parent.execute_many(name, rows)
 
-    def execute_each(
-        self, names: Sequence[str], rows: Sequence[Mapping[str, object]], /
-    ) -> Sequence[sqlite3.Row | None]:
-        if not names:
-            return []
+    def execute_each(self, names: Sequence[str], rows: Sequence[Mapping[str, object]], /) -> Any:
+        parent: Any = super()
         with writes.operation(names[0]):
-            return super().execute_each(names, rows)
+            return parent.execute_each(names, rows)
 
     @contextmanager
-    def transaction(self, sync: Sync = "as chosen", *, alone: bool = False) -> Generator[None]:
-        with writes.operation("transaction"), super().transaction(sync, alone=alone):
-            self._is_writing = True
+    def transaction(self, sync: Sync = "as chosen", **how: bool) -> Generator[None]:
+        parent: Any = super()
+        with writes.operation("transaction"), parent.transaction(sync, **how):
+            self._writing.is_on = True
             try:
                 yield
             finally:
-                self._is_writing = False
+                self._writing.is_on = False
             # All statements are done, and nothing is committed.
             writes.point("before COMMIT")
+
+
+class KillingDatabase(DatabaseKillPoints, SqliteDatabase):
+    """A connection to SQLite with kill points."""
 
 
 class KillingStore:

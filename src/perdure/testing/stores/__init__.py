@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from perdure.testing.clock import ManualClock
-from perdure.testing.stores.agenda import AgendaConformance, WatchConformance
+from perdure.testing.stores import agenda, commits, leases, records, retention, tenants, transfer
 from perdure.testing.stores.base import (
     LEAVING_IDS,
     ODD_IDS,
@@ -24,28 +24,6 @@ from perdure.testing.stores.base import (
     raw_blob,
     text_blob,
 )
-from perdure.testing.stores.commits import (
-    CommitConformance,
-    ForkConformance,
-    LifeConformance,
-    ListingConformance,
-    OpeningConformance,
-    PieceConformance,
-    PieceTransferConformance,
-    ReadingConformance,
-)
-from perdure.testing.stores.leases import (
-    AttemptConformance,
-    CancelConformance,
-    ClosingConformance,
-    HaltConformance,
-    LeaseConformance,
-    TokenConformance,
-)
-from perdure.testing.stores.records import EventConformance, InboxConformance, JournalConformance, LifetimeConformance
-from perdure.testing.stores.retention import ForgettingConformance, RemovalConformance, RetentionConformance
-from perdure.testing.stores.tenants import HostTenantConformance, IdConformance, TenantConformance
-from perdure.testing.stores.transfer import ArchiveConformance, ReopeningConformance, TransferConformance
 
 __all__ = [
     "LEAVING_IDS",
@@ -68,49 +46,49 @@ __all__ = [
 
 
 class StoreConformance(
-    LifeConformance,
-    IdConformance,
-    LeaseConformance,
-    TokenConformance,
-    AttemptConformance,
-    CancelConformance,
-    HaltConformance,
-    CommitConformance,
-    PieceConformance,
-    ForkConformance,
-    ListingConformance,
-    ReadingConformance,
-    OpeningConformance,
-    LifetimeConformance,
-    JournalConformance,
-    InboxConformance,
-    EventConformance,
-    WatchConformance,
-    ForgettingConformance,
-    RetentionConformance,
+    commits.LifeConformance,
+    tenants.IdConformance,
+    leases.LeaseConformance,
+    leases.TokenConformance,
+    leases.AttemptConformance,
+    leases.CancelConformance,
+    leases.HaltConformance,
+    commits.CommitConformance,
+    commits.PieceConformance,
+    commits.ForkConformance,
+    commits.ListingConformance,
+    commits.ReadingConformance,
+    commits.OpeningConformance,
+    records.LifetimeConformance,
+    records.JournalConformance,
+    records.InboxConformance,
+    records.EventConformance,
+    agenda.WatchConformance,
+    retention.ForgettingConformance,
+    retention.RetentionConformance,
 ):
     """Subclass it and define `open_store`; pytest runs all tests."""
 
 
 class _WholeRunConformance(
-    ArchiveConformance,
-    TransferConformance,
-    PieceTransferConformance,
-    ClosingConformance,
-    ReopeningConformance,
-    RemovalConformance,
+    transfer.ArchiveConformance,
+    transfer.TransferConformance,
+    commits.PieceTransferConformance,
+    leases.ClosingConformance,
+    transfer.ReopeningConformance,
+    retention.RemovalConformance,
     StoreConformance,
 ):
     """Tests of a store that archives, restores and removes whole runs."""
 
 
-class TenantStoreConformance(TenantConformance, _WholeRunConformance):
+class TenantStoreConformance(tenants.TenantConformance, _WholeRunConformance):
     """Tests of a store with whole runs and tenants that serves no hosts."""
 
 
-class TenantViewConformance(AgendaConformance, _WholeRunConformance):
+class TenantViewConformance(agenda.AgendaConformance, _WholeRunConformance):
     """Tests of the store of one tenant. It has everything that a host needs but tenants."""
 
 
-class HostStoreConformance(HostTenantConformance, TenantViewConformance):
+class HostStoreConformance(tenants.HostTenantConformance, TenantViewConformance):
     """Tests of a store that serves hosts. Run `TenantViewConformance` against one of its tenants as well."""

@@ -48,11 +48,10 @@ def keeps(**kept: Any) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("retention", [Retention(**kept)], ids=["-".join(kept)])
 
 
-class StoreSuite:
-    """Base class of tests that each get their own store.
+class AsyncSuite:
+    """Base class of async tests. Each runs in its own event loop, so that no pytest plugin is needed.
 
-    An async test runs in its own event loop, so that no pytest plugin is needed. A fixture may return a coroutine: the
-    test gets its result. Stores are closed after the test.
+    A fixture may return a coroutine: the test gets its result. Stores are closed after the test.
     """
 
     def __init_subclass__(cls) -> None:
@@ -60,6 +59,10 @@ class StoreSuite:
             for name, test in list(vars(cls).items()):
                 if name.startswith("test_") and inspect.iscoroutinefunction(test):
                     setattr(cls, name, _in_a_loop(test))
+
+
+class StoreSuite(AsyncSuite):
+    """Base class of tests that each get their own store."""
 
     def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> Store:
         """Return a new, empty store. It may use `directory`."""

@@ -31,7 +31,6 @@ from perdure.testing.stores.base import (
     read_contents,
     read_run,
     text_blob,
-    watching,
 )
 
 if TYPE_CHECKING:
@@ -417,12 +416,6 @@ class ClosingConformance(TenantStoreSuite):
         (closer,) = [each for each, result in zip(halts, results, strict=True) if result is True]
         assert [type(result) for result in results].count(RunExportedError) == len(halts) - 1
         assert (await sample.record()).halt == closer
-
-    async def test_closing_wakes_a_watcher(self, store: TenantStore, sample: RunDriver) -> None:
-        await sample.release()
-        async with watching(store, "r", seen=await sample.mark()) as waiting:
-            await store.close_run("r", halt=CLOSED)
-        assert waiting.result().is_halted
 
     async def test_run_is_restored_with_the_halt_of_its_record(self, store: TenantStore, sample: RunDriver) -> None:
         await sample.release()

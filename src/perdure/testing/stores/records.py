@@ -57,6 +57,7 @@ class LifetimeConformance(StoreSuite):
             await run.post(command("a", "", blobs[1]))
             await store.delete("r@0")
             assert [*await run.noted(), *await run.inbox(), *await run.events()] == []
+            assert (await store.run("r"), list(await store.runs())) == (None, [])
             with pytest.raises(StaleHeadError):
                 await run.note(finished("late"))
             with pytest.raises(RunNotFoundError):
@@ -274,24 +275,26 @@ class JournalConformance(StoreSuite):
         assert await run.noted() == ["after=y"]
         assert await other.noted() == ["of the other=x"]
 
-    async def test_fork_has_its_own_journal_and_inbox(self, store: Store, clock: ManualClock) -> None:
+    async def test_fork_has_its_own_journal_inbox_and_events(self, store: Store, clock: ManualClock) -> None:
         source, asked = await RunDriver.start(store, clock, "r"), text_blob("asked")
-        await source.commit({"requests/1": asked})
+        await source.commit({"requests/1": asked}, events=events("a", "b"))
         await source.note(finished("a", "source"))
         await source.post(command("a", "source"))
         fork = await RunDriver.start(store, clock, "f", parent="r@0")
-        assert [*await fork.noted(), *await fork.inbox()] == []
+        assert [*await fork.noted(), *await fork.inbox(), *await fork.events()] == []
+        assert (await fork.record()).events == 0
         with pytest.raises(StaleCommandError):
             await fork.post(command("a", expects=("requests/1", text_blob("other").hash)))
         await fork.note(finished("a", "fork"))
         await fork.post(command("a", "fork", expects=("requests/1", asked.hash)))
         await fork.release()
         await fork.reacquire()
-        await source.commit()
+        await source.commit(events=events("c"))
         assert [*await source.noted(), *await source.inbox()] == ["a=source"]
         assert await fork.noted() == await fork.inbox() == ["a=fork"]
-        await fork.commit(consumed=("a",))
+        await fork.commit(consumed=("a",), events=events("of the fork"))
         assert [*await fork.noted(), *await fork.inbox(), *await source.inbox()] == ["a=source"]
+        assert [*await fork.events(), *await source.events()] == ["1=of the fork", "1=a", "2=b", "3=c"]
 
     async def test_fork_of_a_deleted_checkpoint_has_no_journal(self, store: Store, clock: ManualClock) -> None:
         source = await RunDriver.start(store, clock, "r", commits=2)
@@ -470,14 +473,3 @@ class EventConformance(StoreSuite):
             read += [text for batch in batches for text in batch.data.decode().split("\n")]
         assert read == [text for number in range(7) for text in (f"{number}", "and more")]
         assert [len(await store.events("r", limit=limit)) for limit in (0, 1, 6, 7, 8)] == [0, 1, 6, 7, 7]
-
-    async def test_runs_number_their_own_events(self, store: Store, clock: ManualClock) -> None:
-        source = await RunDriver.start(store, clock, "r")
-        await source.commit(events=events("a", "b"))
-        fork = await RunDriver.start(store, clock, "f", parent="r@0")
-        assert await fork.events() == []
-        assert (await fork.record()).events == 0
-        await fork.commit(events=events("of the fork"))
-        await source.commit(events=events("c"))
-        assert await fork.events() == ["1=of the fork"]
-        assert await source.events() == ["1=a", "2=b", "3=c"]

@@ -353,16 +353,6 @@ class TenantConformance(TenantStoreSuite):
         await run.commit(status="idle")
         assert await asyncio.wait_for(watch, UNWOKEN_SECONDS) == run.at("r@1")
 
-    async def test_tenant_outlives_the_closing_of_the_store(self, store: TenantStore, clock: ManualClock) -> None:
-        view = store.tenant("ours")
-        run = await make_sample_run(view, clock)
-        before = await read_run(view)
-        await store.close()
-        assert await read_run(view) == before
-        await view.close()
-        assert await read_run(store.tenant("ours")) == before
-        await run.commit()
-
 
 class HostTenantConformance(TenantConformance, HostStoreSuite):
     """Work lists of one tenant show nothing of another's."""

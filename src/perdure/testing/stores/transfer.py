@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -18,7 +17,6 @@ from perdure.testing.stores.base import (
     NOTHING,
     REFUSED,
     SOON,
-    UNWOKEN_SECONDS,
     RunDriver,
     TenantStoreSuite,
     archive_from_elsewhere,
@@ -33,7 +31,7 @@ from perdure.testing.stores.base import (
     read_contents,
     read_run,
     text_blob,
-    watcher,
+    watching,
 )
 
 if TYPE_CHECKING:
@@ -166,11 +164,19 @@ class TransferConformance(TenantStoreSuite):
             assert (record.status, record.wake_at, record.settled) == (each.status, each.wake_at, each.settled)
         assert await run.inbox() == ["z=another place", "a=another place"]
 
-    async def test_restoring_wakes_a_watcher(self, store: TenantStore, archive: Archive) -> None:
-        watch = await watcher(store, "r", seen=Mark())
-        await store.restore(archive)
-        mark = await asyncio.wait_for(watch, UNWOKEN_SECONDS)
-        assert (mark.head, mark.events, mark.owner) == (HEAD, 4, None)
+    async def test_restoring_closing_and_removing_a_run_wake_its_watchers(
+        self, store: TenantStore, archive: Archive
+    ) -> None:
+        async with watching(store, "r", seen=Mark()) as watch:
+            await store.restore(archive)
+        restored = watch.result()
+        assert (restored.head, restored.events, restored.owner, restored.is_halted) == (HEAD, 4, None, False)
+        async with watching(store, "r", seen=restored) as watch:
+            await store.close_run("r", halt=halted("exported"))
+        assert watch.result() == replace(restored, is_halted=True)
+        async with watching(store, "r", seen=watch.result()) as watch:
+            assert await store.remove("r")
+        assert watch.result() == Mark()
 
     async def test_restored_run_does_not_affect_other_runs(self, store: TenantStore, clock: ManualClock) -> None:
         other = await make_sample_run(store, clock, "other", of="others")
