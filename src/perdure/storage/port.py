@@ -369,8 +369,8 @@ def _has_all(store: object, *protocols: type) -> bool:
     return all(hasattr(store, name) for name in needed if not name.startswith("_"))
 
 
-class RunWriter(Protocol):
-    """Changes of one run by its owner."""
+class Backend(Protocol):
+    """All blocking operations of a store: of runs by their owners, of readers, of those outside, and maintenance."""
 
     def acquire(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Lease: ...
 
@@ -381,10 +381,6 @@ class RunWriter(Protocol):
         ...
 
     def rewind(self, lease: Lease, *, expected_head: str, to: str, nonce: str) -> None: ...
-
-
-class RunReader(Protocol):
-    """Runs with their journals, inboxes and events."""
 
     def run(self, run_id: str) -> RunRecord | None: ...
 
@@ -400,10 +396,6 @@ class RunReader(Protocol):
         """Return the run's mark. `commands` is the newest command that waits, or 0. Called often, so keep it cheap."""
         ...
 
-
-class CheckpointReader(Protocol):
-    """Checkpoints and blobs."""
-
     def manifest(self, checkpoint_id: str) -> Manifest: ...
 
     def manifests(self, *, workflow_name: str | None, run_id: str | None) -> Sequence[Manifest]: ...
@@ -414,10 +406,6 @@ class CheckpointReader(Protocol):
 
     def blobs(self, roots: Iterable[str]) -> Mapping[str, bytes]: ...
 
-
-class CommandWriter(Protocol):
-    """Commands from outside, and the notice of changes."""
-
     def post(self, run_id: str, command: Command) -> Command:
         """Add a command, synced. If one with its id waits already, return that one, whatever the head is."""
         ...
@@ -426,10 +414,6 @@ class CommandWriter(Protocol):
         """Return a value that differs once any process has changed anything here. Called often, so keep it cheap."""
         ...
 
-
-class RunTransfer(Protocol):
-    """Whole runs that come and go."""
-
     def archive(self, run_id: str) -> Archive: ...
 
     def close_run(self, run_id: str, *, halt: Halt, instead_of: Halt | None, takeover: bool) -> bool: ...
@@ -437,10 +421,6 @@ class RunTransfer(Protocol):
     def restore(self, archive: Archive) -> None: ...
 
     def remove(self, run_id: str, *, takeover: bool) -> bool: ...
-
-
-class Maintenance(Protocol):
-    """Removal of data that is no longer needed, and the end."""
 
     def delete(self, checkpoint_id: str) -> bool: ...
 
@@ -451,10 +431,6 @@ class Maintenance(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-class Backend(RunWriter, RunReader, CheckpointReader, CommandWriter, RunTransfer, Maintenance, Protocol):
-    """All blocking operations of a store."""
 
     def errors(self) -> AbstractContextManager[None]:
         """Turn errors of the driver or the file system into perdure's. Every job of a store is done inside of it."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.records import FullHistory, KeepFor, KeepLast, LatestOnly, Retention
 from perdure.storage.rules import APART
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
-
-    from perdure.records import HeadStatus
 
 Policy: TypeAlias = LatestOnly | FullHistory | KeepLast | KeepFor
 
@@ -25,20 +22,6 @@ REMOVED_RUNS_PER_COMMIT_MAX = 10
 PRUNED_BEFORE_COLLECTION_MIN = 200
 """A collection of blobs is due after this many removed checkpoints, journal records, commands and batches of events,
 and not before as many were removed as checkpoints are left."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A checkpoint, as far as retention and order need it."""
-
-    checkpoint_id: str
-    position: int
-    sequence: int
-    """Its number in the order of all commits of the store."""
-    moment: float | None
-    settled: bool
-    status: HeadStatus = "running"
-    wake_at: str | None = None
 
 
 def of_tenant(retention: Retention, tenant: str) -> Retention:
@@ -80,16 +63,6 @@ def prunable_batches(retention: Retention, moments: Sequence[float | None], now:
 def finished_cutoff(retention: Retention, now: datetime) -> float | None:
     """Return the time before which a finished run is old, if finished runs are removed at all."""
     return limits(retention.finished_runs, now)[1]
-
-
-def prunable(retention: Retention, history: Sequence[Entry], now: datetime) -> Iterable[Entry]:
-    """Return the checkpoints of a run, oldest first, that retention removes. The store spares the head."""
-    newest, cutoff = limits(retention.checkpoints, now)
-    if newest is not None:
-        return history[: max(0, len(history) - newest)]
-    if cutoff is not None:
-        return [entry for entry in history if is_older(entry.moment, cutoff)]
-    return []
 
 
 def is_older(moment: float | None, cutoff: float) -> bool:

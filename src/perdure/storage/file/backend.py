@@ -41,7 +41,7 @@ from perdure.storage.disk import Disk
 from perdure.storage.file import history, lines
 from perdure.storage.file.checkpoints import CheckpointFile, RunAfter, choose_inline, usual_id
 from perdure.storage.file.directory import Directory
-from perdure.storage.file.run_files import CONSUMED_MAX, LogLine
+from perdure.storage.file.run_files import CONSUMED_MAX, LogLine, after_commit
 from perdure.storage.group_commit import PendingCommit, PendingRecords
 from perdure.storage.owners import LEASE_SECONDS, Owners, require_lease
 from perdure.storage.port import require_durability
@@ -157,8 +157,7 @@ class FileBackend:
             self._files.forks.add(state.needed_checkpoint, state.record.run_id)
 
     def release(self, lease: Lease, *, halt: Halt | None) -> None:
-        with self._files.lock():
-            run, line = self._find(lease.run_id)
+        with self._locked(lease.run_id) as (run, line):
             if line is None or not rules.is_held(line.state, lease):
                 return
             if line.state.is_known:
@@ -198,7 +197,7 @@ class FileBackend:
                     calls.append((each.records, inline))
             if found and calls:
                 run, line = found
-                run.journal.append(line.record, calls)
+                run.journal.append(line, calls)
                 if line.record.attempts and any(record.is_progress for records, _ in calls for record in records):
                     # The first record after a lease was taken shows that this attempt is not in vain.
                     state = rules.note_progress(line.state)
@@ -208,6 +207,12 @@ class FileBackend:
         """Return the files of a run, and the run as it is now."""
         run = self._files.run(run_id)
         return run, run.current()
+
+    @contextlib.contextmanager
+    def _locked(self, run_id: str) -> Generator[tuple[RunFiles, LogLine | None]]:
+        """Lock the directory, and find a run."""
+        with self._files.lock():
+            yield self._find(run_id)
 
     def _require(self, lease: Lease, *, expected_head: str | None) -> tuple[RunFiles, LogLine]:
         """Return the same if the lease is still valid and the head is the expected one."""
@@ -229,26 +234,22 @@ class FileBackend:
         waiting = run.inbox.waiting(before)
         rules.require_consumed({command.id for command in waiting}, commit)
         consumed = [command for command in waiting if command.id in commit.consumed]
-        if run.journal.is_void(before.record):
+        if run.journal.is_void(before):
             # A deleted checkpoint may have left it, and this commit may have its id.
             run.journal.drop()
         if len(before.consumed) > CONSUMED_MAX:
             run.inbox.shorten(before)
             before = replace(before, consumed=())
         file = self._checkpoint(before, commit)
-        after = LogLine(
-            change="commit",
-            state=rules.commit(before.state, commit),
-            newest=file.entry,
-            subject=file.entry.checkpoint_id,
-            life=before.life,
+        run_after = RunAfter(
+            after=before.record.head,
             consumed=(*before.consumed, *(command.number for command in consumed)),
             forgotten=self._history.forgotten_events(run, before, file.entry),
-            since=before.since,
         )
+        after = after_commit(before, file, run_after)
         # The line holds once the checkpoint exists. Then everything else is there already.
         run.log.append(after)
-        files.checkpoints.put(replace(file, run=RunAfter(before.record.head, after.consumed, after.forgotten)))
+        files.checkpoints.put(replace(file, run=run_after))
         pending.waiting = max((command.number for command in waiting if command not in consumed), default=0)
         # The commit has happened. If this fails, the next commit tries again.
         with contextlib.suppress(OSError, WorkflowCheckpointException):
@@ -318,8 +319,7 @@ class FileBackend:
             return history.archive(self._files, run_id)
 
     def close_run(self, run_id: str, *, halt: Halt, instead_of: Halt | None, takeover: bool) -> bool:
-        with self._files.lock():
-            run, line = self._find(run_id)
+        with self._locked(run_id) as (run, line):
             state = rules.find_closable(
                 line and line.state,
                 run_id,
@@ -342,8 +342,7 @@ class FileBackend:
             history.restore(self._files, archive)
 
     def remove(self, run_id: str, *, takeover: bool) -> bool:
-        with self._files.lock():
-            run, line = self._find(run_id)
+        with self._locked(run_id) as (run, line):
             if not rules.is_removable(
                 line and line.state,
                 takeover=takeover,
@@ -356,13 +355,11 @@ class FileBackend:
         return True
 
     def journal(self, run_id: str) -> Sequence[JournalRecord]:
-        with self._files.lock():
-            run, line = self._find(run_id)
-            return run.journal.records(line.record) if line else ()
+        with self._locked(run_id) as (run, line):
+            return run.journal.records(line) if line else ()
 
     def post(self, run_id: str, command: Command) -> Command:
-        with self._files.lock():
-            run, line = self._find(run_id)
+        with self._locked(run_id) as (run, line):
             waiting = run.inbox.waiting(line) if line else ()
             earlier = next((each for each in waiting if each.id == command.id), None)
             if earlier and line:
@@ -379,18 +376,15 @@ class FileBackend:
         return posted
 
     def inbox(self, run_id: str) -> Sequence[Command]:
-        with self._files.lock():
-            run, line = self._find(run_id)
+        with self._locked(run_id) as (run, line):
             return run.inbox.waiting(line) if line else ()
 
     def events(self, run_id: str, *, after: int, limit: int) -> Sequence[EventBatch]:
-        with self._files.lock():
-            run, line = self._find(run_id)
+        with self._locked(run_id) as (run, line):
             return history.read_events(self._files, run, line, after=after, limit=limit) if line else ()
 
     def mark(self, run_id: str) -> Mark:
-        with self._files.lock():
-            run, line = self._find(run_id)
+        with self._locked(run_id) as (run, line):
             if line is None or not line.state.is_known:
                 return Mark()
             newest = max((command.number for command in run.inbox.waiting(line)), default=0)

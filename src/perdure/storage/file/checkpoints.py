@@ -30,7 +30,6 @@ from urllib.parse import unquote
 
 from perdure.errors import BlobDamagedError, CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import Blob, EventBatch, Manifest, digest
-from perdure.storage.retention import Entry
 from perdure.storage.rules import file_name, moment, reach
 
 if TYPE_CHECKING:
@@ -75,12 +74,20 @@ _END = b'"\n}\n'
 
 
 @dataclass(frozen=True, slots=True)
-class LogEntry(Entry):
+class LogEntry:
     """A checkpoint as the log of its run describes it.
 
-    `events` is the number of the run's newest event as of this commit, `told` the number of events that it emitted.
+    `sequence` is the number of this commit among all commits of the store, `events` the number of the run's newest
+    event as of this commit, `told` the number of events that it emitted.
     """
 
+    checkpoint_id: str
+    position: int
+    sequence: int
+    moment: float | None
+    settled: bool
+    status: HeadStatus = "running"
+    wake_at: str | None = None
     events: int = 0
     told: int = 0
 
@@ -164,12 +171,12 @@ class Checkpoints:
         """Return the checkpoint of that id. Raises CheckpointDamagedError."""
         return self.read(self.path(checkpoint_id))
 
-    def find_entry(self, entry: Entry) -> CheckpointFile | None:
+    def find_entry(self, entry: LogEntry) -> CheckpointFile | None:
         """Return the checkpoint of a log entry, unless another one has its id now. Raises CheckpointDamagedError."""
         file = self.find(entry.checkpoint_id)
         return file if file and file.sequence == entry.sequence else None
 
-    def holds(self, entry: Entry) -> bool:
+    def holds(self, entry: LogEntry) -> bool:
         """Ask whether the checkpoint of a log entry exists. A damaged one does: whoever reads it gets the error."""
         try:
             return self.find_entry(entry) is not None

@@ -70,8 +70,7 @@ class Directory:
             yield
             return
         with self.disk.lock(self._own / "lock"):
-            if self.transactions.is_unfinished:
-                self.transactions.finish()
+            self.transactions.recover()
             yield
 
     def run(self, run_id: str) -> RunFiles:
@@ -198,14 +197,14 @@ class Transactions:
             except OSError:
                 self._disk.remove(self._plan)
                 raise
-        self.finish()
+        self._finish()
 
-    @property
-    def is_unfinished(self) -> bool:
-        """Ask whether a crash has interrupted a change."""
-        return self._disk.stamp(self._plan) is not None
+    def recover(self) -> None:
+        """Finish a change that a crash has interrupted."""
+        if self._disk.stamp(self._plan):
+            self._finish()
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Carry out the plan. Repeating this does no harm."""
         with self._disk.always_fsync():
             (plan,) = lines.read(self._disk, self._plan)

@@ -47,8 +47,8 @@ def read_events(directory: Directory, run: RunFiles, line: LogLine, *, after: in
         if file and file.batch:
             found[file.batch.first] = file.batch
     end = found[max(found)].last if 0 < len(found) == limit else line.record.events
-    if not _cover(((batch.first, batch.last) for batch in found.values()), after=after, end=end):
-        removed = run.events.batches(line).values()
+    if sum(batch.last - max(batch.first, after + 1) + 1 for batch in found.values()) < end - after:
+        removed = run.events.batches(line)
         found |= {batch.first: batch for batch in removed if batch.last > after and batch.first <= end}
     return [found[first] for first in sorted(found)[:limit]]
 
@@ -106,9 +106,11 @@ class History:
 
     def _doomed(self, entries: Sequence[LogEntry], line: LogLine) -> Iterator[tuple[LogEntry, CheckpointFile | None]]:
         """Return what the retention removes. A damaged checkpoint stays if it has events: they would be lost."""
-        prunable = {entry.checkpoint_id for entry in keep.prunable(self._retention, entries, self._clock.now())}
-        for entry in entries:
-            if entry.checkpoint_id not in prunable or entry.checkpoint_id == line.record.head:
+        newest, cutoff = keep.limits(self._retention.checkpoints, self._clock.now())
+        for number, entry in enumerate(entries, start=1):
+            is_among_newest = newest is not None and number > len(entries) - newest
+            is_young = cutoff is not None and not keep.is_older(entry.moment, cutoff)
+            if is_among_newest or is_young or entry.checkpoint_id == line.record.head:
                 continue
             try:
                 file = self._directory.checkpoints.find_entry(entry)
@@ -291,18 +293,11 @@ class _Collection:
         names = {name for location in (JOURNAL, INBOX, EVENTS) for name in self._directory.names(location)}
         for run in map(self._directory.run_named, names):
             line = run.current()
-            if line is None or run.journal.is_void(line.record):
-                run.journal.drop()
-            else:
-                yield from run.journal.roots(line.record)
-            if line is None or not run.inbox.waiting(line):
-                run.inbox.drop()
-            else:
-                yield from run.inbox.roots(line)
-            if line is None or not run.events.moments(line):
-                run.events.drop()
-            else:
-                yield from run.events.roots(line)
+            for file in (run.journal, run.inbox, run.events):
+                if line is None or file.is_void(line):
+                    file.drop()
+                else:
+                    yield from file.roots(line)
 
 
 def needed_blobs(file: CheckpointFile, *, with_events: bool = True) -> set[str]:
@@ -312,11 +307,6 @@ def needed_blobs(file: CheckpointFile, *, with_events: bool = True) -> set[str]:
         roots.update(file.batch.refs)
     inline = closure(roots, file.blobs.get)
     return roots.union(itertools.chain.from_iterable(blob.refs for blob in inline.values()))
-
-
-def _cover(ranges: Iterable[tuple[int, int]], *, after: int, end: int) -> bool:
-    """Ask whether these disjoint ranges contain every number above `after` up to `end`."""
-    return sum(last - max(first, after + 1) + 1 for first, last in ranges) >= end - after
 
 
 def forks_of(directory: Directory, run: RunFiles) -> Mapping[str, str]:
@@ -336,7 +326,7 @@ def archive(directory: Directory, run_id: str) -> Archive:
         record=rules.archive_record(state),
         checkpoints=tuple(ArchivedCheckpoint(file.manifest, file.settled, file.status, file.wake_at) for file in files),
         blobs=(),
-        journal=tuple(run.journal.records(state.record)),
+        journal=tuple(run.journal.records(line)),
         inbox=tuple(run.inbox.waiting(line)),
         events=tuple(read_events(directory, run, line, after=0, limit=sys.maxsize)),
     )

@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import Command, EventBatch, Halt, JournalRecord, Owner, RunRecord
 from perdure.storage import rules
@@ -145,7 +147,7 @@ class RunLog:
         while file := self._find_next(line, 1):
             if file.run is None or file.run.after != line.record.head:
                 raise CheckpointDamagedError(file.manifest.checkpoint_id, "the log of its run has lost its end")
-            line = _after_commit(line, file, file.run)
+            line = replace(after_commit(line, file, file.run), since=(*line.since, file.entry))
         if self._find_next(line, 2):
             missing = usual_id(line.record.run_id, line.record.position + 1)
             raise CheckpointDamagedError(missing, "its file is gone")
@@ -173,7 +175,7 @@ def _entries(line: LogLine) -> tuple[LogEntry, ...]:
     return (*line.since, line.newest) if line.change == "commit" and line.newest else line.since
 
 
-def _after_commit(line: LogLine, file: CheckpointFile, run: RunAfter) -> LogLine:
+def after_commit(line: LogLine, file: CheckpointFile, run: RunAfter) -> LogLine:
     """Return the run after a commit, as its checkpoint describes it."""
     manifest, entry = file.manifest, file.entry
     record = replace(
@@ -188,15 +190,14 @@ def _after_commit(line: LogLine, file: CheckpointFile, run: RunAfter) -> LogLine
         # The owner that committed had taken the lease, which ends a halt, but that line may be lost.
         halt=None,
     )
-    return LogLine(
+    return replace(
+        line,
         change="commit",
         state=replace(line.state, record=record, moment=entry.moment),
         newest=entry,
         subject=entry.checkpoint_id,
-        life=line.life,
         consumed=run.consumed,
         forgotten=run.forgotten,
-        since=(*line.since, entry),
     )
 
 
@@ -269,14 +270,26 @@ class LineFile:
         if self._disk.stamp(self.path):
             self._disk.remove(self.path)
 
-    def _read(self, run: RunRecord) -> list[dict[str, Any]]:
+    def is_void(self, run: LogLine) -> bool:
+        """Ask whether the run needs no line of the file. Raises CheckpointDamagedError."""
+        return not self._needed(run)
+
+    def roots(self, run: LogLine) -> set[str]:
+        """Return the blobs that needed lines, and the small blobs in them, refer to. Raises CheckpointDamagedError."""
+        return {ref for value in self._needed(run) for each in (value, *value["parts"]) for ref in each["refs"]}
+
+    def _needed(self, run: LogLine) -> list[dict[str, Any]]:
+        """Return the lines that the run needs."""
+        raise NotImplementedError
+
+    def _read(self, run: LogLine) -> list[dict[str, Any]]:
         """Return the values of all lines. Raises CheckpointDamagedError, which names the head of the run."""
         with self._damage_of(run):
             values = lines.read(self._disk, self.path)
         self._sources.update((blob["hash"], self.path) for value in values for blob in value["parts"])
         return values
 
-    def _append(self, run: RunRecord, values: Iterable[object]) -> None:
+    def _append(self, run: LogLine, values: Iterable[object]) -> None:
         with self._damage_of(run):
             lines.append(self._disk, self.path, values)
 
@@ -285,12 +298,13 @@ class LineFile:
         self._disk.replace(self.path, b"".join(map(lines.encode, values)))
 
     @contextlib.contextmanager
-    def _damage_of(self, run: RunRecord) -> Generator[None]:
+    def _damage_of(self, run: LogLine) -> Generator[None]:
         try:
             yield
         except WorkflowCheckpointException as error:
-            reason = f"the {self.noun} of its run {run.run_id!r} is not what was written"
-            raise CheckpointDamagedError(run.head or f"{run.run_id}@0", reason) from error
+            run_id = run.record.run_id
+            reason = f"the {self.noun} of its run {run_id!r} is not what was written"
+            raise CheckpointDamagedError(run.record.head or f"{run_id}@0", reason) from error
 
 
 class Journal(LineFile):
@@ -302,40 +316,39 @@ class Journal(LineFile):
 
     noun = "journal"
 
-    def records(self, run: RunRecord) -> Sequence[JournalRecord]:
+    def records(self, run: LogLine) -> Sequence[JournalRecord]:
         """Return the records since the head of the run. Raises CheckpointDamagedError."""
         # A key that exists keeps its place.
-        newest = {each["key"]: each for value in self._read_valid(run) for each in value["records"]}
+        newest = {each["key"]: each for value in self._needed(run) for each in value["records"]}
         return [JournalRecord(key, lines.decode_bytes(each), tuple(each["refs"])) for key, each in newest.items()]
 
-    def roots(self, run: RunRecord) -> set[str]:
-        """Return the blobs that the file refers to. Raises CheckpointDamagedError."""
-        blobs = lines.decode_blobs(self._read_valid(run)).values()
+    @override
+    def roots(self, run: LogLine) -> set[str]:
+        blobs = lines.decode_blobs(self._needed(run)).values()
         return {ref for each in chain(self.records(run), blobs) for ref in each.refs}
 
-    def append(self, run: RunRecord, calls: Sequence[tuple[Sequence[JournalRecord], Sequence[Blob]]]) -> None:
+    def append(self, run: LogLine, calls: Sequence[tuple[Sequence[JournalRecord], Sequence[Blob]]]) -> None:
         """Append the records of several calls with their small blobs. Raises CheckpointDamagedError."""
         with self._damage_of(run):
             before = len(lines.read_sound(self._disk, self.path))
-            end = lines.append(self._disk, self.path, [journal_line(run, *call) for call in calls], end=before)
+            new = [journal_line(run.record, *call) for call in calls]
+            end = lines.append(self._disk, self.path, new, end=before)
         # At each doubling of the size, so that a journal that can't be shortened costs little.
         if end >= _JOURNAL_SIZE_BEFORE_COMPACTION and before.bit_length() < end.bit_length():
             # The records are written. If this fails, a later append tries again.
             with contextlib.suppress(OSError):
                 self._compact(run)
 
-    def is_void(self, run: RunRecord) -> bool:
-        """Ask whether all lines belong to other heads. Raises CheckpointDamagedError."""
-        return not self._read_valid(run)
+    @override
+    def _needed(self, run: LogLine) -> list[dict[str, Any]]:
+        at = run.record.head, run.record.nonce
+        return [value for value in self._read(run) if (value["head"], value["nonce"]) == at]
 
-    def _read_valid(self, run: RunRecord) -> list[dict[str, Any]]:
-        return [value for value in self._read(run) if (value["head"], value["nonce"]) == (run.head, run.nonce)]
-
-    def _compact(self, run: RunRecord) -> None:
+    def _compact(self, run: LogLine) -> None:
         """Remove records that were replaced, and the blobs that only they needed."""
         records, blobs = self.records(run), lines.decode_blobs(self._read(run))
         kept = closure(chain.from_iterable(record.refs for record in records), blobs.get)
-        self._rewrite([journal_line(run, records, tuple(kept.values()))])
+        self._rewrite([journal_line(run.record, records, tuple(kept.values()))])
 
 
 def journal_line(run: RunRecord, records: Sequence[JournalRecord], blobs: Sequence[Blob]) -> dict[str, Any]:
@@ -368,41 +381,37 @@ class Inbox(LineFile):
                 expects=(value["expects"][0], value["expects"][1]) if value["expects"] else None,
                 number=value["number"],
             )
-            for value in self._read_waiting(run)
+            for value in self._needed(run)
         ]
 
     def expecting(self, run: LogLine) -> tuple[int, ...]:
         """Return the numbers of the commands that expect something of the head and are dropped when it moves."""
         return tuple(command.number for command in self.waiting(run) if command.expects is not None)
 
-    def roots(self, run: LogLine) -> set[str]:
-        """Return the blobs that waiting commands refer to. Raises CheckpointDamagedError."""
-        return _refs(self._read_waiting(run))
-
     def highest_number(self, run: LogLine) -> int:
         """Return the highest number of any command in the file. Raises CheckpointDamagedError."""
-        return max((value["number"] for value in self._read(run.record)), default=0)
+        return max((value["number"] for value in self._read(run)), default=0)
 
     def append(self, run: LogLine, command: Command, blobs: Sequence[Blob]) -> None:
         """Append a command durably. Raises CheckpointDamagedError."""
-        self._append(run.record, [inbox_line(run.life, command, blobs)])
+        self._append(run, [inbox_line(run.life, command, blobs)])
 
     def sync(self, run: LogLine) -> None:
         """Fsync the file. The process that wrote it may have died before its fsync."""
-        self._append(run.record, [])
+        self._append(run, [])
 
     def shorten(self, run: LogLine) -> None:
         """Remove the commands that no longer wait from the file, durably."""
-        waiting = self._read_waiting(run)
+        waiting = self._needed(run)
         if waiting:
             self._rewrite(waiting)
         else:
             self.drop()
             self._disk.sync_directory(self.path.parent)
 
-    def _read_waiting(self, run: LogLine) -> list[dict[str, Any]]:
-        values = self._read(run.record)
-        return [each for each in values if each["life"] == run.life and each["number"] not in run.consumed]
+    @override
+    def _needed(self, run: LogLine) -> list[dict[str, Any]]:
+        return [each for each in self._read(run) if each["life"] == run.life and each["number"] not in run.consumed]
 
 
 def inbox_line(life: int, command: Command, blobs: Sequence[Blob]) -> dict[str, Any]:
@@ -426,47 +435,41 @@ class EventFile(LineFile):
 
     def moments(self, run: LogLine) -> Mapping[int, float | None]:
         """Return the times of the commits, by the last number of each batch. Raises CheckpointDamagedError."""
-        return {first + value["count"] - 1: value["moment"] for first, value in self._read_kept(run).items()}
+        return {value["first"] + value["count"] - 1: value["moment"] for value in self._needed(run)}
 
-    def batches(self, run: LogLine) -> Mapping[int, EventBatch]:
-        """Return the batches in the file, by their first numbers. Raises CheckpointDamagedError."""
-        return {
-            first: EventBatch(
+    def batches(self, run: LogLine) -> list[EventBatch]:
+        """Return the batches in the file. Raises CheckpointDamagedError."""
+        return [
+            EventBatch(
                 run_id=run.record.run_id,
                 checkpoint_id=value["checkpoint_id"],
-                first=first,
+                first=value["first"],
                 count=value["count"],
                 data=lines.decode_bytes(value),
                 refs=tuple(value["refs"]),
             )
-            for first, value in self._read_kept(run).items()
-        }
-
-    def roots(self, run: LogLine) -> set[str]:
-        """Return the blobs that the batches refer to. Raises CheckpointDamagedError."""
-        return _refs(self._read_kept(run).values())
+            for value in self._needed(run)
+        ]
 
     def append(self, run: LogLine, event_lines: Sequence[dict[str, Any]]) -> None:
         """Append lines durably. A batch that is there already does no harm. Raises CheckpointDamagedError."""
-        self._append(run.record, event_lines)
+        self._append(run, event_lines)
 
     def shorten(self, run: LogLine) -> None:
         """Remove what the run has forgotten, if that is most of the file. Raises CheckpointDamagedError."""
-        kept = self._read_kept(run).values()
+        kept = self._needed(run)
         size, stamp = sum(len(lines.encode(value)) for value in kept), self._disk.stamp(self.path)
         if not kept:
             self.drop()
         elif stamp and stamp.size - size >= max(size, _EVENTS_SIZE_BEFORE_COMPACTION):
             self._rewrite(kept)
 
-    def _read_kept(self, run: LogLine) -> dict[int, dict[str, Any]]:
-        """Return the lines with events that the run has not forgotten, by their first numbers."""
-        values = self._read(run.record)
-        return {
-            each["first"]: each
-            for each in values
-            if each["life"] == run.life and each["first"] + each["count"] - 1 > run.forgotten
-        }
+    @override
+    def _needed(self, run: LogLine) -> list[dict[str, Any]]:
+        own = [each for each in self._read(run) if each["life"] == run.life]
+        kept = (each for each in own if each["first"] + each["count"] - 1 > run.forgotten)
+        # A batch may be there twice.
+        return list({each["first"]: each for each in kept}.values())
 
 
 def event_line(life: int, batch: EventBatch, moment: float | None, blobs: Iterable[Blob]) -> dict[str, Any]:
@@ -481,11 +484,6 @@ def event_line(life: int, batch: EventBatch, moment: float | None, blobs: Iterab
         **lines.encode_bytes(batch.data),
         "parts": lines.encode_blobs(blobs),
     }
-
-
-def _refs(values: Iterable[dict[str, Any]]) -> set[str]:
-    """Return the blobs that lines and the small blobs in them refer to."""
-    return {ref for value in values for each in (value, *value["parts"]) for ref in each["refs"]}
 
 
 class RunFiles:
