@@ -157,7 +157,7 @@ HALT = {"kind": "failed", "at": "2024", "reason": "a reason", "data": {"text": "
         ("events", {"type": "surprise"}, "'surprise' is unknown"),
     ],
 )
-def test_a_line_that_can_not_be_is_refused_though_its_digest_fits(
+def test_impossible_line_is_refused_although_its_digest_matches(
     written: Path, tmp_path: Path, kind: str, change: dict[str, Any], reason: str
 ) -> None:
     lines = written.read_bytes().splitlines(keepends=True)

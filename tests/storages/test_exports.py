@@ -154,9 +154,7 @@ async def test_an_imported_run_takes_in_what_waited_in_its_inbox(
     assert [event.type for event in log[: len(told)]] == told
 
 
-async def test_the_same_run_gives_the_same_file_wherever_it_is(
-    both: tuple[StoreStorage, StoreStorage], tmp_path: Path
-) -> None:
+async def test_export_of_a_run_is_equal_on_every_store(both: tuple[StoreStorage, StoreStorage], tmp_path: Path) -> None:
     source, target = both
     await stop_half_way(Errands(tmp_path), source)
     await source.export_run("errand", tmp_path / "first")
@@ -179,7 +177,7 @@ async def test_a_run_that_had_failed_is_failed_elsewhere(
     assert await due(target) == []
 
 
-async def test_a_run_that_was_parked_is_parked_elsewhere_also_if_it_was_exported_again(
+async def test_quarantined_run_stays_quarantined_after_repeated_exports(
     both: tuple[StoreStorage, StoreStorage], tmp_path: Path
 ) -> None:
     source, target = both
@@ -206,7 +204,7 @@ async def test_an_exported_run_is_closed_and_can_be_read(storage: StoreStorage, 
     assert [record.run_id for record in await storage.store.runs(status="exported")] == ["errand"]
 
 
-async def test_what_an_exported_run_asks_is_not_listed_here_any_more(storage: StoreStorage, tmp_path: Path) -> None:
+async def test_requests_of_an_exported_run_are_not_listed(storage: StoreStorage, tmp_path: Path) -> None:
     await waiting_program.build(storage, ManualClock()).run("run", run_id="run", wait_for_timers=False)
     assert [request.request_id for request in await storage.requests()] == ["consent to run"]
     await storage.export_run("run", tmp_path / "run")
@@ -299,7 +297,7 @@ async def new_run(storage: StoreStorage) -> NewRun:
     return NewRun("errand", record.workflow_name, record.created_at, record.nonce)
 
 
-async def test_what_another_task_advances_is_busy(storage: StoreStorage, tmp_path: Path) -> None:
+async def test_run_of_another_task_is_busy(storage: StoreStorage, tmp_path: Path) -> None:
     is_inside, may_end = asyncio.Event(), asyncio.Event()
 
     @executor(id="slow")
@@ -323,7 +321,7 @@ lasting = pytest.mark.parametrize("kind", LASTING)
 
 
 @lasting
-def test_what_another_process_advances_is_busy(kind: str, tmp_path: Path) -> None:
+def test_run_of_another_process_is_busy(kind: str, tmp_path: Path) -> None:
     errands, gate = Errands(tmp_path), Gate()
     opened(kind, tmp_path)
 

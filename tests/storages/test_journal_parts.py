@@ -79,7 +79,7 @@ def siblings(storage: StoreStorage, failing: list[int], calls: list[tuple[str, i
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_next_life_takes_over_what_one_of_two_has_finished(kind: str, tmp_path: Path) -> None:
+async def test_next_attempt_reuses_finished_work_of_one_of_two(kind: str, tmp_path: Path) -> None:
     failing, calls = [3, 8, 8, 11], list[tuple[str, int]]()
     storage = opened(kind, tmp_path, retention=Retention(checkpoints=LatestOnly()))
     given: tuple[int, ...] = (0,)

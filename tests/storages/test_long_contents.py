@@ -28,7 +28,7 @@ async def rests_on_a_blob(storage: StoreStorage) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_run_with_many_keys_goes_on_in_another_life(kind: str, tmp_path: Path) -> None:
+async def test_run_with_many_keys_continues_in_another_process(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as storage:
         await half_way(storage)
         assert await rests_on_a_blob(storage)

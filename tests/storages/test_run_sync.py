@@ -79,7 +79,7 @@ async def test_in_a_running_loop_a_coroutine_is_closed() -> None:
     assert told == []
 
 
-def test_a_stream_can_not_be_waited_for() -> None:
+def test_stream_can_not_be_awaited() -> None:
     workflow = WorkflowBuilder(start_executor=upper).build()
     with pytest.raises(TypeError, match="leave stream=True out"):
         run_sync(workflow, "hello", stream=True)

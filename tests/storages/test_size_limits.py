@@ -120,7 +120,7 @@ async def test_a_place_is_warned_of_once_in_a_run() -> None:
     assert len(warnings(await workflow.run(5, run_id="r2"))) == 1
 
 
-async def test_a_run_is_not_told_of_the_values_of_one_that_failed_before_it() -> None:
+async def test_run_gets_no_warnings_of_an_earlier_failed_run() -> None:
     packer = Packer("state", size=2_000)
     storage = InMemoryCheckpointStorage(size_limits=LIMITS)
     workflow = WorkflowBuilder(name="packing", start_executor=packer, checkpoint_storage=storage).build()
@@ -147,7 +147,7 @@ class Filling(Executor):
         await ctx.send_message(times + 1)
 
 
-async def test_a_log_reaches_its_limit_in_whichever_life(tmp_path: Path) -> None:
+async def test_growing_value_reaches_its_limit_in_any_attempt(tmp_path: Path) -> None:
     async def live(*given: int) -> None:
         async with SqliteCheckpointStorage(tmp_path / "runs.db", size_limits=LIMITS) as storage:
             filling = Filling(id="filling")
@@ -245,7 +245,7 @@ async def test_a_tenant_has_the_limits_of_its_storage() -> None:
         await packing("state", storage.tenant("ada"), size=20_000).run(1, run_id="r")
 
 
-async def test_eight_mebibytes_are_warned_of_if_nothing_else_is_said() -> None:
+async def test_values_above_eight_mebibytes_cause_a_warning_by_default() -> None:
     told = await packing("output", InMemoryCheckpointStorage(), size=8 * 1024 * 1024).run(1, run_id="r")
     assert [text.partition(" takes")[0] for text in warnings(told)] == ["output of executor 'packer'"]
 

@@ -87,7 +87,7 @@ async def test_a_report_says_what_is_large_what_is_new_and_what_grows(storage: S
     assert report.entries == tuple(sorted(report.entries, key=lambda each: (-each.size, each.name)))
 
 
-async def test_what_two_things_have_in_common_is_shared_and_counts_once(storage: StoreStorage) -> None:
+async def test_shared_blobs_count_once(storage: StoreStorage) -> None:
     await diary(storage, pages=2)
     report = await storage.size_report("diary")
     photograph, copy = entry(report, "state['photograph']"), entry(report, "state['copy']")
@@ -217,7 +217,7 @@ def manifest(**contents: Any) -> Manifest:
     return Manifest("r@1", "r", "w", 1, None, "", 0, b"{}", **contents)
 
 
-async def test_what_stands_in_the_checkpoint_itself_or_in_a_base_is_weighed_like_the_rest() -> None:
+async def test_values_inside_a_checkpoint_or_base_are_measured_too() -> None:
     chunk = Blob.of(b"[1,2,3]")
     listed = Blob.of(b'{"~":"list","chunks":["%s"]}' % chunk.hash.encode(), (chunk.hash,))
     paths = b'"state//old","state//gone","state//n"'

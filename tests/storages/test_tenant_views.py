@@ -82,7 +82,7 @@ async def test_a_checkpoint_that_is_saved_by_hand_is_the_tenants(storage: StoreS
 
 
 @pytest.mark.parametrize("kind", LASTING)
-async def test_what_a_tenant_has_lasts(kind: str, tmp_path: Path) -> None:
+async def test_data_of_a_tenant_is_durable(kind: str, tmp_path: Path) -> None:
     errands = Errands(tmp_path)
     with pytest.raises(OSError, match="the way is closed"):
         await errands.build(opened(kind, tmp_path).tenant("ada")).run("milk", run_id="errand")
@@ -127,7 +127,7 @@ async def test_a_view_has_the_clock_and_the_settings_of_its_storage() -> None:
     assert view.trust is storage.trust
 
 
-async def test_no_way_leads_from_a_tenant_to_another(storage: StoreStorage) -> None:
+async def test_tenant_can_not_reach_another_tenant(storage: StoreStorage) -> None:
     with pytest.raises(WorkflowCheckpointException, match="the store of tenant 'ada'"):
         storage.tenant("ada").tenant("bob")
     for name in ("", "../bob", "a\nb"):

@@ -51,7 +51,7 @@ def test_a_file_url_is_a_directory(tmp_path: Path) -> None:
     assert file_path("file:a%23b") == tmp_path / "a#b"
 
 
-def test_the_same_url_is_the_same_storage(tmp_path: Path) -> None:
+def test_equal_urls_are_one_storage(tmp_path: Path) -> None:
     for url in ("memory:", "memory:one", "file:runs", "sqlite:///runs.db"):
         assert open_storage(url) is open_storage(url)
     assert open_storage("memory:one") is not open_storage("memory:two")
@@ -125,14 +125,14 @@ def test_threads_that_open_one_url_have_one_storage() -> None:
         ("postgresql://ada:hunter2@[::1/runs", "give one like 'postgresql://user:password@host"),
     ],
 )
-def test_what_is_no_url_of_a_storage_is_refused_with_what_is_possible(url: str, advice: str) -> None:
+def test_invalid_url_is_refused_with_the_possible_forms(url: str, advice: str) -> None:
     with pytest.raises(ValueError, match=advice) as refused:
         open_storage(url)
     assert "hunter2" not in str(refused.value)
 
 
 @pytest.mark.parametrize("url", ["memory:running", "file:runs", "sqlite:///runs.db"])
-async def test_a_url_will_do_wherever_a_storage_is_taken(url: str, tmp_path: Path) -> None:
+async def test_url_is_accepted_wherever_a_storage_is(url: str, tmp_path: Path) -> None:
     errands, storage = Errands(tmp_path), open_storage(url)
     errands.open_the_way()
     built = errands.build(url)
@@ -146,7 +146,7 @@ async def test_a_url_will_do_wherever_a_storage_is_taken(url: str, tmp_path: Pat
     await storage.close()
 
 
-def test_a_url_that_is_none_is_refused_when_the_workflow_is_built(tmp_path: Path) -> None:
+def test_invalid_url_is_refused_when_the_workflow_is_built(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no storage has the scheme 'mongodb'"):
         Errands(tmp_path).build("mongodb://host")
 

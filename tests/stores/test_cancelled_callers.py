@@ -108,7 +108,7 @@ async def cancelled(task: asyncio.Task[object]) -> None:
         await task
 
 
-async def test_a_lease_is_given_back_before_its_cancellation_goes_on() -> None:
+async def test_lease_is_released_before_its_cancellation_continues() -> None:
     scene = await Scene.set_up()
     scene.backend.stop_in_leases()
     task = asyncio.create_task(scene.store.acquire("r"))
@@ -122,7 +122,7 @@ async def test_a_lease_is_given_back_before_its_cancellation_goes_on() -> None:
     assert await scene.is_as_before()
 
 
-async def test_a_lease_is_given_back_though_nobody_waits_for_that() -> None:
+async def test_lease_is_released_although_nobody_waits_for_it() -> None:
     scene = await Scene.set_up()
     scene.backend.stop_in_leases()
     task = asyncio.create_task(scene.store.acquire("r"))
@@ -134,7 +134,7 @@ async def test_a_lease_is_given_back_though_nobody_waits_for_that() -> None:
     assert await scene.is_as_before()
 
 
-def test_a_lease_is_given_back_though_its_event_loop_is_gone() -> None:
+def test_lease_is_released_although_its_event_loop_is_gone() -> None:
     scene = asyncio.run(Scene.set_up())
     scene.backend.stop_in_leases()
 
@@ -149,7 +149,7 @@ def test_a_lease_is_given_back_though_its_event_loop_is_gone() -> None:
     assert asyncio.run(scene.is_as_before())
 
 
-async def test_a_lease_whose_turn_has_not_come_is_not_made() -> None:
+async def test_cancelled_lease_in_the_queue_is_not_taken() -> None:
     scene = await Scene.set_up()
     gate = threading.Event()
     scene.worker.submit(lambda _: gate.wait(30))
@@ -162,7 +162,7 @@ async def test_a_lease_whose_turn_has_not_come_is_not_made() -> None:
     assert scene.backend.leases == before
 
 
-async def test_a_lease_that_can_not_be_given_back_at_once_is_given_back_later() -> None:
+async def test_failed_release_of_a_lease_is_tried_again() -> None:
     scene = await Scene.set_up()
     scene.backend.stop_in_leases()
     task = asyncio.create_task(scene.store.acquire("r"))
@@ -207,7 +207,7 @@ async def release(store: HostBackedStore[Troubled]) -> object:
 
 
 @pytest.mark.parametrize("later", [due, acquire, commit, release])
-async def test_a_release_that_failed_is_made_up_for(later: Later) -> None:
+async def test_failed_release_is_tried_again(later: Later) -> None:
     scene = await Scene.set_up()
     lease = await scene.store.acquire("r")
     scene.backend.trouble = WorkflowCheckpointException("no room")
@@ -223,7 +223,7 @@ async def test_a_release_that_failed_is_made_up_for(later: Later) -> None:
     assert scene.backend.releases == before
 
 
-async def test_a_release_of_a_tenant_that_failed_is_made_up_for_by_any_view_of_it() -> None:
+async def test_failed_release_of_a_tenant_is_tried_again_by_any_view() -> None:
     scene = Scene()
     mine, backend = scene.store.tenant("mine"), scene.backend.for_tenant("mine", creates=True)
     run = await RunDriver.start(mine, ManualClock(), "r")
@@ -239,7 +239,7 @@ async def test_a_release_of_a_tenant_that_failed_is_made_up_for_by_any_view_of_i
     assert (await run.record()).owner is None
 
 
-async def test_a_lease_that_was_replaced_is_not_given_free_later() -> None:
+async def test_replaced_lease_is_not_released_later() -> None:
     scene = await Scene.set_up()
     lease = await scene.store.acquire("r")
     scene.backend.trouble = WorkflowCheckpointException("no room")

@@ -98,7 +98,7 @@ def test_a_collection_reads_before_it_takes_the_lock(quick_path: Path) -> None:
     assert disk.reads_under_lock < 15, "checkpoints and blobs never change"
 
 
-def test_what_is_left_is_counted_only_when_that_can_make_a_collection_due() -> None:
+def test_checkpoints_are_counted_only_if_a_collection_may_be_due() -> None:
     proportion, counts = Proportion(), list[int]()
 
     def count() -> int:
@@ -110,7 +110,7 @@ def test_what_is_left_is_counted_only_when_that_can_make_a_collection_due() -> N
     assert len(counts) == 2, "when there was enough at all, and when it was as much as there was"
 
 
-def test_of_two_collections_at_once_one_removes_what_nothing_needs(quick_path: Path) -> None:
+def test_one_of_two_collections_at_once_removes_the_unused_blobs(quick_path: Path) -> None:
     life = begun(quick_path)
     rivals = iter([opened(quick_path)])
     removed: list[int] = []

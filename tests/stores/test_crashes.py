@@ -414,9 +414,7 @@ async def test_a_crash_leaves_the_old_history_or_the_new_one(
 
 @HISTORIES
 @pytest.mark.parametrize("how", ["before", "torn"])
-async def test_an_operation_that_failed_can_be_done_again(
-    machine: Machine, how: Failure, history: Sequence[Operation]
-) -> None:
+async def test_failed_operation_can_be_repeated(machine: Machine, how: Failure, history: Sequence[Operation]) -> None:
     views = await undisturbed(machine, history)
     failing = 0
     for failing in itertools.count(1, STRIDE):

@@ -50,7 +50,7 @@ async def test_a_commit_waits_for_its_line_its_file_and_its_name_and_for_nothing
     await store.close()
 
 
-async def test_nothing_but_the_end_of_a_run_here_waits_for_the_disk_if_the_system_is_to_keep_it(tmp_path: Path) -> None:
+async def test_only_an_export_is_synced_with_durability_os(tmp_path: Path) -> None:
     disk = SyncCountingDisk("os")
     store = FileStore(tmp_path, disk=disk)
     run = await RunDriver.start(store, ManualClock(), "r")
@@ -67,7 +67,7 @@ async def test_nothing_but_the_end_of_a_run_here_waits_for_the_disk_if_the_syste
     await store.close()
 
 
-async def test_what_was_forgotten_has_left_a_run_that_lasts_whatever_is_waited_for(machine: Machine) -> None:
+async def test_run_stays_durable_after_retention_with_any_durability(machine: Machine) -> None:
     latest_only = Retention(checkpoints=LatestOnly())
     for seed in range(12):
         disk = SimulatedDisk(durability="os")
@@ -95,7 +95,7 @@ async def test_a_command_that_was_taken_is_not_lost_with_the_commit_that_took_it
         assert record.head == "r@1"
 
 
-async def test_a_run_that_was_restored_lasts_whatever_is_waited_for(machine: Machine, tmp_path: Path) -> None:
+async def test_restored_run_is_durable_with_any_durability(machine: Machine, tmp_path: Path) -> None:
     source = FileStore(tmp_path)
     run = await RunDriver.start(source, ManualClock(), "r")
     await run.commit({"small": text_blob("a"), "large": raw_blob(b"a" * 9000)}, events=events("told"))

@@ -208,7 +208,7 @@ async def test_the_head_of_a_run_is_found_without_looking_at_the_others(quick_pa
     await store.close()
 
 
-async def test_what_a_commit_writes_does_not_grow_with_what_there_is(quick_path: Path) -> None:
+async def test_size_of_a_commit_does_not_depend_on_the_size_of_the_store(quick_path: Path) -> None:
     disk = CountingDisk()
     store = FileStore(quick_path, disk=disk)
     state = {f"key {number}": text_blob(f"{number} " * 500) for number in range(200)}
@@ -347,7 +347,7 @@ async def test_a_damaged_checkpoint_can_be_deleted(tmp_path: Path, damaged: int)
     await stranger.close()
 
 
-async def test_what_does_not_change_is_written_once(quick_path: Path) -> None:
+async def test_unchanged_values_are_written_once(quick_path: Path) -> None:
     disk = CountingDisk()
     store = FileStore(quick_path, disk=disk)
     state = {f"key {number}": text_blob(f"{number} " * 20) for number in range(200)}
@@ -451,7 +451,7 @@ async def test_a_directory_of_a_later_layout_is_refused(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_of_those_that_find_a_directory_new_one_lays_it_out(tmp_path: Path) -> None:
+async def test_one_of_many_processes_lays_out_a_new_directory(tmp_path: Path) -> None:
     disks = CountingDisk(), CountingDisk()
     stores = [FileStore(tmp_path, disk=disk) for disk in disks]
     assert await asyncio.gather(*(store.ids() for store in stores)) == [[], []]
@@ -510,7 +510,7 @@ async def test_records_that_come_at_once_share_a_sync(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_what_a_commit_of_a_run_without_a_journal_does_is_not_more(tmp_path: Path) -> None:
+async def test_commit_without_a_journal_does_no_work_for_it(tmp_path: Path) -> None:
     disk = CountingDisk()
     store = FileStore(tmp_path, disk=disk)
     run = await start(store)
@@ -759,7 +759,7 @@ async def test_commands_that_have_left_do_not_come_back_with_their_file(tmp_path
     await store.close()
 
 
-async def test_what_was_left_of_a_run_is_not_of_the_next_one_of_its_id(tmp_path: Path) -> None:
+async def test_files_of_an_old_run_do_not_belong_to_a_new_run_with_its_id(tmp_path: Path) -> None:
     store = FileStore(tmp_path, retention=Retention(checkpoints=LatestOnly()))
     run = await start(store)
     for _ in range(3):
@@ -817,7 +817,7 @@ async def test_any_changed_byte_of_an_inbox_is_an_error_that_names_the_run(tmp_p
     await store.close()
 
 
-async def test_what_a_commit_told_stands_in_its_checkpoint_until_that_is_forgotten(tmp_path: Path) -> None:
+async def test_events_stay_in_their_checkpoint_until_it_is_deleted(tmp_path: Path) -> None:
     store = FileStore(tmp_path, retention=Retention(checkpoints=KeepLast(2)))
     run = await start(store)
     told = '[{"type":"output","data":"für dich"}]'
@@ -926,7 +926,7 @@ async def test_any_changed_byte_of_forgotten_events_is_an_error_that_names_the_r
     await store.close()
 
 
-async def test_a_damaged_checkpoint_that_told_something_is_not_forgotten_silently(tmp_path: Path) -> None:
+async def test_damaged_checkpoint_with_events_is_not_deleted_by_retention(tmp_path: Path) -> None:
     store = FileStore(tmp_path, retention=Retention(checkpoints=KeepLast(2)))
     run = await start(store)
     for number in range(2):
@@ -943,7 +943,7 @@ async def test_a_damaged_checkpoint_that_told_something_is_not_forgotten_silentl
     await store.close()
 
 
-async def test_a_directory_from_before_inboxes_and_events_is_gone_on_with(tmp_path: Path) -> None:
+async def test_directory_from_before_inboxes_and_events_is_still_used(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     run = await start(store)
     await run.commit({"a": text_blob("x")})
@@ -984,7 +984,7 @@ def make_older(directory: Path) -> None:
         (directory / ".perdure" / name).rmdir()
 
 
-async def test_what_another_process_does_shows_in_what_changes(tmp_path: Path) -> None:
+async def test_changes_by_another_process_change_the_version_of_the_data(tmp_path: Path) -> None:
     backend = FileBackend(tmp_path, retention=Retention(), clock=ManualClock(), disk=Disk())
     store = FileStore(tmp_path)
     seen = [backend.changes()]
@@ -1025,7 +1025,7 @@ async def test_runs_that_can_not_be_read_do_not_keep_the_finished_ones(tmp_path:
     await store.close()
 
 
-def test_a_host_is_refused_and_told_to_use_sqlite(tmp_path: Path) -> None:
+def test_host_is_refused_with_the_advice_to_use_sqlite(tmp_path: Path) -> None:
     for storage in (FileCheckpointStorage(tmp_path), f"file:{tmp_path}"):
         with pytest.raises(TypeError, match=r"use SQLite: SqliteCheckpointStorage\(path\)"):
             Host(storage)

@@ -125,7 +125,7 @@ async def test_a_power_cut_leaves_the_run_as_it_was_or_as_it_is_then(
 
 
 @pytest.mark.parametrize(("prepare", "transfer"), TRANSFERS)
-async def test_a_power_cut_is_seen_by_nobody_who_reads_one_checkpoint_only(
+async def test_power_cut_in_a_transfer_leaves_the_heads_before_or_after_it(
     machine: Machine, prepare: Doing, transfer: Doing
 ) -> None:
     disk = DyingDisk()
@@ -211,7 +211,7 @@ async def test_a_process_that_is_killed_leaves_a_whole_run_or_none(quick_path: P
         await store.close()
 
 
-async def test_what_a_killed_restore_has_aside_is_removed_with_the_next_collection(machine: Machine) -> None:
+async def test_next_collection_removes_unfinished_files_of_a_killed_restore(machine: Machine) -> None:
     disk = FailingDisk()
     store = cast("TenantStore", machine.open(disk, ManualClock()))
     archive = await from_elsewhere()

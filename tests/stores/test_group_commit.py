@@ -89,7 +89,7 @@ async def test_runs_that_commit_at_once_share_a_transaction(scene: Scene) -> Non
     await scene.store.close()
 
 
-async def test_what_is_refused_in_a_group_writes_nothing_and_disturbs_nobody(scene: Scene) -> None:
+async def test_refused_write_in_a_group_does_not_affect_the_others(scene: Scene) -> None:
     stale, lost, doubled, sound = await scene.runs("stale", "lost", "doubled", "sound")
     before = stale.next_commit({"a": text_blob("of the stale one")})
     await stale.commit()
@@ -127,9 +127,7 @@ async def test_two_in_a_group_that_want_the_same_name_have_it_once(scene: Scene)
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-async def test_who_wants_the_name_that_another_in_the_group_has_by_itself_is_refused(
-    scene: Scene, *, is_known: bool
-) -> None:
+async def test_checkpoint_id_of_another_commit_in_the_group_is_refused(scene: Scene, *, is_known: bool) -> None:
     one, other = await scene.runs("one", "other")
     if not is_known:
         # Whoever has just come back to a run reads it first.
@@ -143,7 +141,7 @@ async def test_who_wants_the_name_that_another_in_the_group_has_by_itself_is_ref
     await scene.store.close()
 
 
-async def test_a_name_that_looks_like_that_of_another_run_is_found_as_it_was_given(scene: Scene) -> None:
+async def test_checkpoint_id_that_looks_like_that_of_another_run_is_found(scene: Scene) -> None:
     one, other = await scene.runs("one", "other")
     await one.commit(checkpoint_id="other@1")
     with pytest.raises(WorkflowCheckpointException, match="'other@1'"):
@@ -178,7 +176,7 @@ async def test_records_and_a_commit_of_one_run_come_in_their_order(scene: Scene)
     await scene.store.close()
 
 
-async def test_a_commit_tells_of_the_newest_command_that_waits(scene: Scene) -> None:
+async def test_commit_returns_the_newest_waiting_command(scene: Scene) -> None:
     (run,) = await scene.runs("r")
     (first, second) = await run.post(command("a"), command("b"))
     await run.commit(consumed=("a",))
@@ -188,7 +186,7 @@ async def test_a_commit_tells_of_the_newest_command_that_waits(scene: Scene) -> 
     await scene.store.close()
 
 
-async def test_who_is_cancelled_before_its_turn_has_written_nothing(scene: Scene) -> None:
+async def test_caller_cancelled_before_its_turn_writes_nothing(scene: Scene) -> None:
     run, other = await scene.runs("r", "other")
     task = asyncio.create_task(run.commit())
     await asyncio.sleep(0)
@@ -200,7 +198,7 @@ async def test_who_is_cancelled_before_its_turn_has_written_nothing(scene: Scene
     await scene.store.close()
 
 
-async def test_who_writes_while_the_store_is_closed_hears_of_the_end(scene: Scene) -> None:
+async def test_write_during_a_close_is_finished_and_reported(scene: Scene) -> None:
     (run,) = await scene.runs("r")
     task = asyncio.create_task(run.commit())
     await asyncio.sleep(0)
@@ -208,7 +206,7 @@ async def test_who_writes_while_the_store_is_closed_hears_of_the_end(scene: Scen
     assert await task == "r@1"
 
 
-async def test_all_who_wait_hear_that_the_store_can_not_be_opened(tmp_path: Path) -> None:
+async def test_all_waiting_writers_get_the_error_of_a_store_that_does_not_open(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "runs.db")
     runs = [await RunDriver.start(store, ManualClock(), name) for name in "ab"]
     await store.close()
@@ -226,7 +224,9 @@ class Startless(threading.Thread):
         raise RuntimeError("can't start new thread")
 
 
-async def test_all_who_wait_hear_that_there_is_nobody_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_waiting_writers_get_the_error_if_no_thread_can_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = SqliteStore(tmp_path / "runs.db")
     runs = [await RunDriver.start(store, ManualClock(), name) for name in "ab"]
     await store.close()
@@ -238,7 +238,7 @@ async def test_all_who_wait_hear_that_there_is_nobody_to_write(tmp_path: Path, m
     await store.close()
 
 
-async def test_a_commit_is_told_as_written_though_no_collection_can_begin(
+async def test_commit_is_reported_as_written_although_no_collection_can_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = SqliteStore(tmp_path / "runs.db", retention=Retention(checkpoints=LatestOnly()), durability="os")
@@ -272,7 +272,7 @@ def test_several_event_loops_write_to_one_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("durability", "mode"), [("commit", "FULL"), ("os", "NORMAL")])
-async def test_what_is_synced_is_chosen_but_for_what_has_left(
+async def test_durability_chooses_the_sync_but_an_export_is_always_synced(
     tmp_path: Path, durability: Durability, mode: str
 ) -> None:
     scene = Scene(tmp_path, durability=durability)
@@ -287,6 +287,6 @@ async def test_what_is_synced_is_chosen_but_for_what_has_left(
     await scene.store.close()
 
 
-def test_a_durability_that_there_is_not_is_refused(tmp_path: Path) -> None:
+def test_unknown_durability_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'never'"):
         SqliteStore(tmp_path / "runs.db", durability="never")  # pyright: ignore[reportArgumentType] - refused

@@ -210,7 +210,7 @@ async def test_a_forked_child_keeps_a_lease_of_its_own(start: Callable[..., Hold
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])
-async def test_what_a_frozen_owner_holds_is_due_when_its_lease_is_over(
+async def test_runs_of_a_frozen_owner_are_due_when_its_lease_has_expired(
     start: Callable[..., Holder], place: Path
 ) -> None:
     frozen, living = start(), start()

@@ -128,7 +128,7 @@ async def former_database(path: Path) -> tuple[Archive, int]:
     return archive, lease.token
 
 
-async def test_nothing_is_lost_on_the_way_to_tenants(tmp_path: Path) -> None:
+async def test_migration_to_tenants_loses_nothing(tmp_path: Path) -> None:
     before, token = await former_database(tmp_path / "former.db")
     store = SqliteStore(tmp_path / "former.db")
     assert await store.archive("r") == before

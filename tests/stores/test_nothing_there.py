@@ -36,7 +36,7 @@ async def store_of_another(directory: Path) -> FileStore:
 
 
 @pytest.mark.parametrize("look", LOOKS)
-async def test_whoever_looks_at_a_tenant_makes_nothing(tmp_path: Path, look: str) -> None:
+async def test_looking_at_a_tenant_creates_nothing(tmp_path: Path, look: str) -> None:
     store = await store_of_another(tmp_path)
     before = files(tmp_path)
     with contextlib.suppress(WorkflowException):
@@ -45,7 +45,7 @@ async def test_whoever_looks_at_a_tenant_makes_nothing(tmp_path: Path, look: str
     await store.close()
 
 
-async def test_whoever_asks_for_what_a_tenant_has_not_makes_nothing(tmp_path: Path) -> None:
+async def test_looking_for_missing_data_of_a_tenant_creates_nothing(tmp_path: Path) -> None:
     store = await store_of_another(tmp_path)
     before, somebody = files(tmp_path), store.tenant("somebody")
     for asked in (somebody.acquire("r"), somebody.post("r", command("a"))):

@@ -70,7 +70,7 @@ def another_process(store: SqliteStore) -> Generator[SqlBackend]:
     backend.close()
 
 
-async def test_what_another_process_does_is_noticed_at_the_next_look(store: SqliteStore, pauses: Pauses) -> None:
+async def test_changes_by_another_process_are_noticed_at_the_next_poll(store: SqliteStore, pauses: Pauses) -> None:
     run = await RunDriver.start(store, ManualClock(), "r")
     await run.commit()
     watch = await watcher(store, "r", seen=run.at("r@0"))
@@ -114,7 +114,7 @@ async def test_a_change_while_the_file_is_opened_again_is_noticed(store: SqliteS
     await store.close()
 
 
-async def test_one_looks_for_all_who_wait(store: SqliteStore, pauses: Pauses) -> None:
+async def test_one_poll_serves_all_waiters(store: SqliteStore, pauses: Pauses) -> None:
     run = await RunDriver.start(store, ManualClock(), "r")
     await run.commit()
     watches = [await watcher(store, "r", seen=run.at("r@0")) for _ in range(3)]
@@ -134,7 +134,7 @@ async def test_one_looks_for_all_who_wait(store: SqliteStore, pauses: Pauses) ->
     await store.close()
 
 
-async def test_nobody_looks_when_nobody_has_to_wait(store: SqliteStore, pauses: Pauses) -> None:
+async def test_store_is_not_polled_when_nobody_waits(store: SqliteStore, pauses: Pauses) -> None:
     run = await RunDriver.start(store, ManualClock(), "r")
     await run.commit()
     assert await store.watch("r", seen=Mark()) == run.at("r@0")
@@ -155,7 +155,7 @@ async def test_another_store_object_on_the_file_wakes_at_once(store: SqliteStore
     await store.close()
 
 
-async def test_who_waits_is_told_if_the_store_can_not_be_read(pauses: Pauses) -> None:
+async def test_watcher_gets_the_error_of_an_unreadable_store(pauses: Pauses) -> None:
     async def changes() -> object:
         raise OSError
 

@@ -57,7 +57,7 @@ def at_work(owner: Child) -> Child:
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])
-async def test_what_a_living_process_advances_is_not_due(start: Callable[[], Child], store: TenantStore) -> None:
+async def test_runs_of_a_living_process_are_not_due(start: Callable[[], Child], store: TenantStore) -> None:
     owner = at_work(start())
     await store.post("r", command("a"))
     assert await due(store) == []
@@ -66,7 +66,7 @@ async def test_what_a_living_process_advances_is_not_due(start: Callable[[], Chi
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])
-async def test_what_a_killed_process_had_advanced_is_due(start: Callable[[], Child], store: TenantStore) -> None:
+async def test_runs_of_a_killed_process_are_due(start: Callable[[], Child], store: TenantStore) -> None:
     owner = at_work(start())
     assert await due(store) == []
     owner.kill()
@@ -99,9 +99,7 @@ async def test_a_run_is_not_removed_under_the_hands_of_another_process(
     assert list(await store.ids()) == ["r@0", "r@1"]
 
 
-async def test_who_knows_better_removes_a_run_from_another_process(
-    start: Callable[[], Child], store: TenantStore
-) -> None:
+async def test_takeover_removes_a_run_of_another_process(start: Callable[[], Child], store: TenantStore) -> None:
     owner = at_work(start())
     assert await store.remove("r", takeover=True) is True
     assert owner.ask("commit", run="r", times=1)["error"] in {"StaleHeadError", "LeaseLostError"}

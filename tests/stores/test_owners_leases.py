@@ -30,7 +30,7 @@ def lock_file(directory: Path, owner: Owner, content: object, *, age_seconds: fl
     return path
 
 
-def test_a_far_owner_is_replaceable_when_its_lease_is_over(tmp_path: Path) -> None:
+def test_owner_on_another_machine_is_replaceable_when_its_lease_has_expired(tmp_path: Path) -> None:
     lock_file(tmp_path, FAR, {"lease_seconds": 600.0}, age_seconds=500)
     assert not Owners(tmp_path).is_replaceable(FAR)
     lock_file(tmp_path, FAR, {"lease_seconds": 600.0}, age_seconds=700)
@@ -58,13 +58,13 @@ def test_an_owner_without_a_lease_is_judged_by_its_lock_alone(tmp_path: Path, co
     assert Owners(tmp_path).is_replaceable(near)
 
 
-def test_who_judges_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_looking_at_owners_leaves_no_files(tmp_path: Path) -> None:
     lock = lock_file(tmp_path, FAR, {"lease_seconds": 600.0})
     Owners(tmp_path).is_replaceable(FAR)
     assert list(tmp_path.iterdir()) == [lock]
 
 
-def test_whoever_enters_sweeps_what_the_dead_of_its_machine_have_left(tmp_path: Path) -> None:
+def test_entering_removes_lock_files_of_dead_processes_of_this_machine(tmp_path: Path) -> None:
     me = this_process()
     near = {"lease_seconds": 600.0, "host": me.host, "boot": "earlier"}
     far = lock_file(tmp_path, FAR, {**near, "host": FAR.host, "boot": FAR.boot}, age_seconds=10_000)
@@ -75,7 +75,7 @@ def test_whoever_enters_sweeps_what_the_dead_of_its_machine_have_left(tmp_path: 
     assert set(tmp_path.iterdir()) == {far, tmp_path / f"{me.id}.lock"}
 
 
-def test_of_several_leases_in_one_place_the_shortest_counts(tmp_path: Path) -> None:
+def test_shortest_of_several_leases_in_one_place_counts(tmp_path: Path) -> None:
     (tmp_path / "name").symlink_to(tmp_path)
     for lease_seconds, path in ((60.0, tmp_path), (20.0, tmp_path / "name"), (40.0, tmp_path)):
         Owners(path, lease_seconds=lease_seconds).enter()
@@ -84,7 +84,7 @@ def test_of_several_leases_in_one_place_the_shortest_counts(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("lease_seconds", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_lease_is_a_time(tmp_path: Path, lease_seconds: float) -> None:
+def test_lease_must_be_a_positive_number_of_seconds(tmp_path: Path, lease_seconds: float) -> None:
     with pytest.raises(ValueError, match="larger than zero"):
         Owners(tmp_path, lease_seconds=lease_seconds)
 
@@ -101,7 +101,7 @@ def test_a_shorter_lease_is_kept_although_a_longer_one_was_there_first(tmp_path:
             """The heartbeat will come."""
 
 
-def test_a_file_that_cannot_be_touched_keeps_no_other_from_it(tmp_path: Path) -> None:
+def test_untouchable_lock_file_does_not_stop_other_heartbeats(tmp_path: Path) -> None:
     heartbeat = Heartbeat()
     descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     os.utime(descriptor, (LONG_AGO, LONG_AGO))

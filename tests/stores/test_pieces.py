@@ -99,7 +99,7 @@ async def test_a_worker_is_closed_although_nobody_waits_for_it() -> None:
     assert resource.is_closed
 
 
-async def test_a_worker_that_nobody_has_ends_its_thread() -> None:
+async def test_unreferenced_worker_ends_its_thread() -> None:
     worker = Worker("test", Resource)
     resource = await asyncio.wrap_future(worker.submit(lambda resource: resource))
     del worker
@@ -117,7 +117,7 @@ def test_different_ids_have_different_file_names(first: str, second: str) -> Non
 
 
 @given(st.text(min_size=1, max_size=220))
-def test_a_file_name_is_one_name(value: str) -> None:
+def test_file_name_is_one_path_component(value: str) -> None:
     name = file_name(value)
     assert "/" not in name
     assert not name.startswith(".")
@@ -146,7 +146,7 @@ def test_a_process_replaces_itself_but_is_not_dead(tmp_path: Path) -> None:
     assert not owners.is_dead(me)
 
 
-def test_an_id_from_a_file_leads_nowhere(tmp_path: Path) -> None:
+def test_id_from_a_file_can_not_escape_the_directory(tmp_path: Path) -> None:
     me = this_process()
     (tmp_path / "victim.lock").touch()
     Owners(tmp_path / "owners").is_replaceable(Owner(id="../victim", host=me.host, boot=me.boot, pid=1))

@@ -222,7 +222,7 @@ class Refusing(PostgresDatabase):
 
 
 @cuts
-async def test_what_was_written_is_told_as_written_though_the_next_try_is_refused(cutter: Cutter, cut: Cut) -> None:
+async def test_written_commit_is_reported_although_its_repetition_is_refused(cutter: Cutter, cut: Cut) -> None:
     lossy = Lossy(cutter, database=Refusing)
     run, other = await begun(lossy), await RunDriver.start(lossy.store, ManualClock(), "o")
     with lossy.cut(cut):
@@ -256,7 +256,7 @@ async def test_a_lease_and_a_release_of_unknown_outcome_hold(lossy: Lossy, cut: 
 
 
 @cuts
-async def test_a_lease_of_unknown_outcome_is_one_attempt_and_tells_of_the_halt(lossy: Lossy, cut: Cut) -> None:
+async def test_lease_of_unknown_outcome_is_one_attempt_and_has_the_halt(lossy: Lossy, cut: Cut) -> None:
     run = await begun(lossy)
     await run.release(halt=PARKED)
     with lossy.cut(cut):

@@ -111,7 +111,7 @@ async def test_a_server_that_was_away_for_longer_than_a_lease_gives_owners_the_t
     await store.close()
 
 
-def test_nobody_counts_as_known_by_a_session_that_was_lost(server: Server) -> None:
+def test_owner_gets_a_new_session_after_the_server_restarts(server: Server) -> None:
     target = Target.of(server.dsn, "s", lease_seconds=LONG)
     with contextlib.closing(PostgresDatabase(target, pool_size=1, patience_seconds=0.0)) as database:
         owners = PostgresOwners(database)

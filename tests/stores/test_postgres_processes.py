@@ -133,9 +133,7 @@ async def test_processes_commit_to_their_own_runs_at_once(start: Callable[..., C
             assert set(manifest.toc.values()) == set(await store.blobs(manifest.toc.values()))
 
 
-async def test_of_processes_that_begin_a_run_at_once_one_has_it(
-    start: Callable[..., Child], store: PostgresStore
-) -> None:
+async def test_one_of_many_processes_begins_a_run(start: Callable[..., Child], store: PostgresStore) -> None:
     children = [start() for _ in range(4)]
     for number in range(5):
         for child in children:
@@ -207,7 +205,7 @@ def free_runs(schema: str) -> int:
         return len(connection.execute(query).fetchall())
 
 
-async def test_who_is_frozen_in_the_middle_of_a_pipeline_holds_nobody_up_for_long(
+async def test_writer_frozen_in_a_pipeline_does_not_block_others_for_long(
     schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server has read half of what it was asked, and waits for the rest: for it that is nobody who is idle."""
@@ -233,7 +231,7 @@ async def test_who_is_frozen_in_the_middle_of_a_pipeline_holds_nobody_up_for_lon
     await store.close()
 
 
-async def test_the_runs_of_the_dead_are_due(start: Callable[..., Child], store: PostgresStore) -> None:
+async def test_runs_of_dead_owners_are_due(start: Callable[..., Child], store: PostgresStore) -> None:
     child = start()
     assert child.ask("claim", run="r") == OK
     assert child.ask("commit", run="r", times=1) == OK
@@ -262,7 +260,7 @@ async def test_a_forked_child_is_another_owner_and_does_its_parent_no_harm(
     await store.acquire("r")
 
 
-def test_what_waits_while_a_process_forks_is_written_by_the_parent(start: Callable[..., Child]) -> None:
+def test_parent_writes_what_waited_during_a_fork(start: Callable[..., Child]) -> None:
     child = start()
     assert child.ask("claim", run="r") == OK
     assert child.ask("commit", run="r", times=1) == OK
@@ -272,7 +270,7 @@ def test_what_waits_while_a_process_forks_is_written_by_the_parent(start: Callab
     assert head == "r@1"
 
 
-async def test_what_a_commit_refers_to_is_never_swept(schema: str) -> None:
+async def test_blobs_of_a_commit_are_never_collected(schema: str) -> None:
     """State A, B, A: the part of the third commit is there from the first, and nobody needs it in between."""
     stores = [PostgresStore(shared_server().dsn, schema=schema) for _ in range(2)]
     run = await RunDriver.start(stores[0], ManualClock(), "r")

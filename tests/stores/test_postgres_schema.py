@@ -76,7 +76,7 @@ async def test_any_name_can_be_that_of_the_schema(schema: str) -> None:
 
 
 @pytest.mark.parametrize("schema", ["", "$user", "a\0b", "\ud800", "x" * 64])
-def test_what_the_server_would_take_for_another_name_is_refused(schema: str) -> None:
+def test_ambiguous_schema_names_are_refused(schema: str) -> None:
     with pytest.raises(WorkflowCheckpointException, match="can't be the name of a schema"):
         PostgresStore(shared_server().dsn, schema=schema)
 
@@ -117,7 +117,7 @@ async def test_a_write_that_the_server_refuses_is_the_only_one_that_fails() -> N
     await store.close()
 
 
-async def test_what_is_printed_has_no_password_in_it() -> None:
+async def test_password_is_never_printed() -> None:
     store = PostgresStore(f"postgresql://user:{ENCODED}@127.0.0.1:1/database", patience_seconds=0.0)
     assert "127.0.0.1:1/database/perdure" in store.place
     with pytest.raises(WorkflowCheckpointException, match="can't be reached") as caught:
@@ -129,14 +129,14 @@ async def test_what_is_printed_has_no_password_in_it() -> None:
 
 
 @pytest.mark.parametrize("dsn", ["postgresql://user:hun ter2@host/x", "pass=hunter2", "hunter2", "host=x hunter2"])
-def test_a_connection_string_that_can_not_be_read_is_not_told(dsn: str) -> None:
+def test_unreadable_connection_string_is_not_shown(dsn: str) -> None:
     with pytest.raises(WorkflowCheckpointException, match="can't be read") as caught:
         PostgresStore(dsn)
     assert "ter2" not in "".join(traceback.format_exception_only(caught.value))
     assert caught.value.__suppress_context__
 
 
-async def test_a_database_that_is_not_there_is_told_at_once() -> None:
+async def test_missing_database_is_reported_at_once() -> None:
     store = PostgresStore(shared_server().dsn.replace("/postgres?", "/nowhere?"), patience_seconds=1e6)
     with pytest.raises(WorkflowCheckpointException, match='"nowhere" does not exist'):
         await store.ids()
@@ -172,13 +172,13 @@ def test_two_databases_are_two_places(one: str, other: str, tmp_path: Path, monk
     assert PostgresStore("service=one").place == PostgresStore("host=h1 dbname=d").place
 
 
-def test_what_names_no_database_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_string_with_an_unknown_service_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "nowhere"))
     with pytest.raises(WorkflowCheckpointException, match="check the service"):
         PostgresStore("service=one password=hunter2")
 
 
-def test_without_the_library_of_the_driver_it_is_said_how_to_get_it() -> None:
+def test_missing_driver_library_error_says_how_to_install_it() -> None:
     script = (
         "import ctypes.util; ctypes.util.find_library = lambda name: None\n"
         "from perdure.storage import PostgresStore\nPostgresStore('postgresql://host/x')"
@@ -191,7 +191,7 @@ def test_without_the_library_of_the_driver_it_is_said_how_to_get_it() -> None:
 
 
 @pytest.mark.parametrize("module", ["psycopg", "psycopg_pool"])
-def test_without_the_driver_it_is_said_how_to_get_it(module: str) -> None:
+def test_missing_driver_error_says_how_to_install_it(module: str) -> None:
     script = f"import sys; sys.modules[{module!r}] = None; from perdure.storage import PostgresStore; "
     script += "PostgresStore('postgresql://host/x')"
     done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
@@ -256,7 +256,7 @@ async def test_damaged_references_are_an_error_and_nothing_is_swept(refs: str) -
     await store.close()
 
 
-async def test_what_is_due_is_found_without_looking_at_the_runs_that_wait() -> None:
+async def test_due_runs_are_found_without_reading_waiting_runs() -> None:
     schema = shared_server().fresh_schema()
     store = PostgresStore(shared_server().dsn, schema=schema)
     run = await RunDriver.start(store, ManualClock(), "r")

@@ -121,7 +121,7 @@ def test_a_living_owner_is_refused_by_name(start: Callable[[], Child]) -> None:
     assert rival.ask("commit", run="r", times=1) == OK
 
 
-def test_of_rivals_for_a_run_one_gets_it(start: Callable[[], Child]) -> None:
+def test_one_of_many_rivals_gets_the_lease(start: Callable[[], Child]) -> None:
     rivals = [start() for _ in range(4)]
     for rival in rivals:
         rival.tell("claim", run="r")
@@ -154,7 +154,7 @@ def test_the_runs_of_an_owner_that_ended_are_free(start: Callable[[], Child], pl
     assert start().ask("claim", run="r") == OK
 
 
-async def test_what_was_told_to_be_written_survives_a_kill(start: Callable[[], Child], store: Store) -> None:
+async def test_acknowledged_commits_survive_a_kill(start: Callable[[], Child], store: Store) -> None:
     told: list[str] = []
     for commits in (1, 2, 5, 9, 14):
         child = start()
@@ -215,7 +215,7 @@ def test_a_forked_child_is_another_owner(start: Callable[[], Child]) -> None:
     assert sorted(parent.ask("ids")["ok"]) == ["of the child@0", "of the child@1", "r@0", "r@1", "r@2"]
 
 
-def test_what_waits_while_a_process_forks_is_written_by_the_parent(start: Callable[[], Child]) -> None:
+def test_parent_writes_what_waited_during_a_fork(start: Callable[[], Child]) -> None:
     parent = start()
     assert parent.ask("claim", run="r") == OK
     assert parent.ask("commit", run="r", times=1) == OK
@@ -258,9 +258,7 @@ def test_the_records_of_a_killed_writer_are_there_for_the_next(start: Callable[[
 
 
 @pytest.mark.parametrize("durable", [True, False])
-async def test_what_was_told_to_be_recorded_survives_a_kill(
-    start: Callable[[], Child], store: Store, *, durable: bool
-) -> None:
+async def test_acknowledged_records_survive_a_kill(start: Callable[[], Child], store: Store, *, durable: bool) -> None:
     for number, notes in enumerate((1, 7, 40)):
         child = start()
         assert child.ask("claim", run="r") == OK
@@ -301,7 +299,7 @@ def test_records_without_space_are_refused_and_can_be_written_again(start: Calla
     assert after == {"a": 2, "large": 0}
 
 
-async def test_of_processes_that_post_one_command_at_once_one_stands(start: Callable[[], Child], store: Store) -> None:
+async def test_one_of_many_equal_commands_of_processes_stands(start: Callable[[], Child], store: Store) -> None:
     owner, posters = start(), [start() for _ in range(8)]
     assert owner.ask("claim", run="r") == OK
     assert owner.ask("commit", run="r", times=1) == OK
@@ -315,7 +313,7 @@ async def test_of_processes_that_post_one_command_at_once_one_stands(start: Call
     await store.close()
 
 
-async def test_a_command_that_was_told_to_be_posted_survives_a_kill(start: Callable[[], Child], store: Store) -> None:
+async def test_acknowledged_commands_survive_a_kill(start: Callable[[], Child], store: Store) -> None:
     owner = start()
     assert owner.ask("claim", run="r") == OK
     assert owner.ask("commit", run="r", times=1) == OK
@@ -334,7 +332,7 @@ async def test_a_command_that_was_told_to_be_posted_survives_a_kill(start: Calla
     await store.close()
 
 
-async def test_what_is_posted_while_owners_are_killed_is_consumed_once(
+async def test_command_posted_while_owners_are_killed_is_consumed_once(
     start: Callable[[], Child], store: Store
 ) -> None:
     first = start()
@@ -361,7 +359,7 @@ async def test_what_is_posted_while_owners_are_killed_is_consumed_once(
     await store.close()
 
 
-def test_who_watches_in_one_process_notices_what_is_done_in_another(start: Callable[[], Child]) -> None:
+def test_watcher_notices_changes_by_another_process(start: Callable[[], Child]) -> None:
     owner, watcher = start(), start()
     watcher.tell("watch", run="r")
     assert watcher.hear() == "watching"

@@ -144,7 +144,7 @@ async def assert_all_survive(machine: Machine, recording: Recording) -> None:
         await assert_survives(machine, recording, cut, going_on=IS_SOAK or cut.moment % 7 == 0)
 
 
-async def test_what_was_acknowledged_outlasts_a_power_cut_at_any_moment(machine: Machine) -> None:
+async def test_acknowledged_writes_survive_a_power_cut_at_any_moment(machine: Machine) -> None:
     recording = await recorded(machine)
     await assert_all_survive(machine, recording)
     assert {cut.operation for cut in recording.cuts[::STRIDE]} == set(range(len(HISTORY) + 1))

@@ -336,7 +336,7 @@ def test_every_statement_fits_the_schema(tmp_path: Path) -> None:
         ("next_wake", "runs_to_wake"),
     ],
 )
-def test_what_must_be_fast_goes_by_an_index(tmp_path: Path, name: str, index: str) -> None:
+def test_hot_statements_use_an_index(tmp_path: Path, name: str, index: str) -> None:
     plan = plan_of(tmp_path / "runs.db", name)
     assert any(f"INDEX {index} (tenant=?" in step for step in plan)
     assert "TEMP B-TREE" not in str(plan)
@@ -369,7 +369,7 @@ def explained(connection: sqlite3.Connection, statement: str) -> list[str]:
 TABLES = {"runs", "fork", "checkpoints", "parts", "journal", "inbox", "events", "counters"}
 
 
-def test_no_statement_looks_at_a_table_as_a_whole(tmp_path: Path) -> None:
+def test_no_statement_scans_a_whole_table(tmp_path: Path) -> None:
     with contextlib.closing(empty_database(tmp_path / "runs.db")) as connection:
         plans = {name: explained(connection, statement) for name, statement in named_statements("sqlite").items()}
     scanned = {name: {step.split()[1] for step in plan if step.startswith("SCAN ")} for name, plan in plans.items()}
@@ -377,7 +377,7 @@ def test_no_statement_looks_at_a_table_as_a_whole(tmp_path: Path) -> None:
     assert {name: tables & TABLES for name, tables in scanned.items() if tables & TABLES} == {}
 
 
-def test_what_is_due_is_found_among_that_which_can_go_on(tmp_path: Path) -> None:
+def test_due_runs_are_found_among_runs_that_can_go_on(tmp_path: Path) -> None:
     searched = [step for step in plan_of(tmp_path / "runs.db", "due") if step.startswith("SEARCH runs")]
     assert searched == [
         "SEARCH runs USING INDEX runs_ready (tenant=?)",

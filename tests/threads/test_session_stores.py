@@ -62,7 +62,7 @@ class TestAppending:
         assert await sessions.append("s", "t", said("c"), expected=2) == 3
         assert await texts(sessions) == ["a", "b", "c"]
 
-    async def test_of_many_who_expect_the_same_number_one_gets_it(self, sessions: SessionStore) -> None:
+    async def test_one_of_many_appends_at_the_same_number_succeeds(self, sessions: SessionStore) -> None:
         tries = [sessions.append("s", "t", said(f"{number}"), expected=0) for number in range(5)]
         ends = await asyncio.gather(*tries, return_exceptions=True)
         assert [end for end in ends if not isinstance(end, ThreadConflictError)] == [1]
@@ -89,7 +89,7 @@ class TestAppending:
         assert await sessions.append("s", "t", said("c"), key="again") == 2
         assert await texts(sessions) == ["a", "b"]
 
-    async def test_to_append_nothing_tells_where_the_thread_is(self, sessions: SessionStore) -> None:
+    async def test_appending_nothing_returns_the_last_number(self, sessions: SessionStore) -> None:
         assert await sessions.append("s", "t", []) == 0
         assert await sessions.thread("s", "t") is None
         await sessions.append("s", "t", said("a"))
@@ -97,7 +97,7 @@ class TestAppending:
         with pytest.raises(ThreadConflictError):
             await sessions.append("s", "t", [], expected=0)
 
-    async def test_who_is_cancelled_leaves_the_thread_whole_and_to_others(self, sessions: SessionStore) -> None:
+    async def test_cancelled_append_leaves_the_thread_whole_and_free(self, sessions: SessionStore) -> None:
         for number in range(12):
             appending = asyncio.create_task(sessions.append("s", "t", said(f"{number}"), key=f"{number}"))
             for _ in range(number):
@@ -142,7 +142,7 @@ class TestContents:
         await sessions.append("s", "t", [message, *said("x" * 5000)])
         assert await sessions.messages("s", "t") == [message, *said("x" * 5000)]
 
-    async def test_what_becomes_of_a_message_later_changes_nothing(self, sessions: SessionStore) -> None:
+    async def test_later_changes_of_a_message_do_not_reach_the_thread(self, sessions: SessionStore) -> None:
         message = Message("user", ["a"], additional_properties={"list": [1]})
         appending = sessions.append("s", "t", message)
         await appending
@@ -151,7 +151,7 @@ class TestContents:
         read.contents.clear()
         assert await sessions.messages("s", "t") == [Message("user", ["a"], additional_properties={"list": [1]})]
 
-    async def test_what_could_not_be_read_back_is_refused(self, sessions: SessionStore) -> None:
+    async def test_message_that_could_not_be_decoded_is_refused(self, sessions: SessionStore) -> None:
         @dataclass
         class Local:
             x: int
@@ -174,7 +174,7 @@ class TestContents:
         assert first.tags == {"agent": "draft", "~": "x"}
 
     @pytest.mark.parametrize("given", ["text", [*said("a"), "text"], None, 3])
-    async def test_what_is_no_message_is_refused(self, given: Any) -> None:
+    async def test_only_messages_can_be_appended(self, given: Any) -> None:
         with pytest.raises(TypeError, match="made of messages"):
             await InMemorySessionStore().append("s", "t", given)
 
@@ -185,7 +185,7 @@ class TestContents:
 
 
 class TestListing:
-    async def test_what_is_not_there_is_empty(self, sessions: SessionStore) -> None:
+    async def test_unknown_sessions_and_threads_are_empty(self, sessions: SessionStore) -> None:
         assert await sessions.read("s", "t") == []
         assert await sessions.messages("s", "t") == []
         assert await sessions.thread("s", "t") is None
@@ -204,7 +204,7 @@ class TestListing:
         assert thread == await sessions.thread("one", "b")
         assert (thread.session_id, thread.sequence, thread.forked_from, thread.tags) == ("one", 2, None, {"by": "b"})
 
-    async def test_a_thread_has_of_each_tag_the_newest(self, sessions: SessionStore) -> None:
+    async def test_thread_has_the_newest_value_of_each_tag(self, sessions: SessionStore) -> None:
         await sessions.append("s", "t", said("a"), tags={"run": "1", "agent": "x"})
         await sessions.append("s", "t", said("b"), tags={"run": "2"})
         thread = await sessions.thread("s", "t")
@@ -212,7 +212,7 @@ class TestListing:
         assert thread.tags == {"run": "2", "agent": "x"}
         assert [event.tags for event in await sessions.read("s", "t")] == [{"run": "1", "agent": "x"}, {"run": "2"}]
 
-    async def test_no_two_pairs_of_ids_are_one_thread(self, sessions: SessionStore) -> None:
+    async def test_different_pairs_of_ids_are_different_threads(self, sessions: SessionStore) -> None:
         pairs = [
             ("a:b", "c"),
             ("a", "b:c"),
@@ -239,7 +239,7 @@ class TestListing:
             ("s\n", "t", "control characters"),
         ],
     )
-    async def test_what_can_be_no_id_is_refused(self, session_id: str, thread_id: str, reason: str) -> None:
+    async def test_invalid_ids_are_refused(self, session_id: str, thread_id: str, reason: str) -> None:
         with pytest.raises(ThreadNameError, match=reason):
             await InMemorySessionStore().append(session_id, thread_id, said("a"))
 

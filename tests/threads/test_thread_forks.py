@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from perdure.threads import SessionStore
 
 
-async def test_a_fork_begins_with_what_the_thread_had_and_goes_its_own_way(sessions: SessionStore) -> None:
+async def test_fork_starts_with_the_messages_of_its_thread_and_diverges(sessions: SessionStore) -> None:
     await sessions.append("s", "t", said("a", "b"))
     await sessions.append("s", "t", said("c"))
     fork = await sessions.fork("s", "t", "f", from_message=1)
@@ -50,7 +50,7 @@ async def test_a_fork_of_a_fork_begins_with_both(sessions: SessionStore) -> None
 
 
 @pytest.mark.parametrize("wrong", [True, False, 1.0, b"id"])
-async def test_what_names_no_message_is_refused(sessions: SessionStore, wrong: Any) -> None:
+async def test_fork_at_an_invalid_message_is_refused(sessions: SessionStore, wrong: Any) -> None:
     await sessions.append("s", "t", said("a"))
     with pytest.raises(TypeError, match="give the id of a message, its sequence number"):
         await sessions.fork("s", "t", "f", from_message=wrong)
@@ -75,7 +75,7 @@ async def test_a_fork_begins_at_the_end_or_before_all(sessions: SessionStore) ->
     assert await texts(sessions, "empty") == ["x"]
 
 
-async def test_the_same_fork_again_is_the_one_that_is_there(sessions: SessionStore) -> None:
+async def test_repeated_fork_returns_the_existing_one(sessions: SessionStore) -> None:
     await sessions.append("s", "t", said("a", "b"))
     await sessions.fork("s", "t", "f", from_message=1)
     await sessions.append("s", "f", said("x"), tags={"by": "f"})
@@ -120,7 +120,7 @@ async def test_two_who_fork_each_others_threads_do_not_wait_for_each_other(sessi
     assert [type(end) for end in ends] == [ThreadExistsError, ThreadExistsError]
 
 
-async def test_a_thread_that_forks_rest_on_stays(sessions: SessionStore) -> None:
+async def test_thread_with_forks_can_not_be_deleted(sessions: SessionStore) -> None:
     await sessions.append("s", "t", said("a", "b"))
     await sessions.fork("s", "t", "f", from_message=1)
     await sessions.fork("s", "f", "g")
@@ -154,7 +154,7 @@ async def test_a_key_that_a_fork_has_inherited_is_done_there_too(sessions: Sessi
 
 
 @pytest.mark.parametrize("kind", ON_DISK)
-async def test_a_fork_costs_what_it_adds(kind: str, tmp_path: Path) -> None:
+async def test_fork_costs_only_what_it_adds(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sessions:
         # Each of these is too short to be a part, which would be shared anyway.
         await sessions.append("s", "t", said(*(f"{number} {'x' * 400}" for number in range(1000))))

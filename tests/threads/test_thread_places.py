@@ -109,7 +109,7 @@ async def test_a_damaged_thread_is_named(kind: str, tmp_path: Path) -> None:
         assert await texts(sessions, "u") == ["whole"]
 
 
-async def test_what_a_later_version_wrote_is_not_guessed_at() -> None:
+async def test_data_of_a_later_version_is_refused() -> None:
     store = MemoryStore()
     name = ThreadName("s", "t")
     view = store.tenant(TENANT)
@@ -125,7 +125,7 @@ async def test_what_a_later_version_wrote_is_not_guessed_at() -> None:
         await sessions.threads("s")
 
 
-async def test_what_can_be_no_tenant_is_refused() -> None:
+async def test_invalid_tenant_names_are_refused() -> None:
     with pytest.raises(WorkflowCheckpointException, match="control characters"):
         SessionStore(MemoryStore(), tenant="a\n")
     with pytest.raises(WorkflowCheckpointException, match="reserved for perdure's own data"):
@@ -140,7 +140,7 @@ async def test_the_view_of_a_tenant_has_the_sessions_of_that_tenant() -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", "file", "sqlite"])
-async def test_what_a_storage_forgets_of_runs_it_does_not_forget_of_threads(kind: str, tmp_path: Path) -> None:
+async def test_retention_of_runs_does_not_apply_to_threads(kind: str, tmp_path: Path) -> None:
     forgetful = Retention(finished_runs=KeepFor(timedelta(0)), events=KeepLast(1))
     stores: dict[str, TenantStore] = {
         "memory": MemoryStore(retention=forgetful),
@@ -170,7 +170,7 @@ class TestTurns:
         await asyncio.gather(*(take(name) for name in "abc"))
         assert order == list("aabbcc")
 
-    async def test_who_gives_up_waiting_lets_the_next_in(self) -> None:
+    async def test_cancelled_waiter_lets_the_next_one_in(self) -> None:
         async with turn("x"):
             first, second = (asyncio.create_task(self.taken()) for _ in range(2))
             await asyncio.sleep(0)
@@ -179,7 +179,7 @@ class TestTurns:
         await second
         assert first.cancelled()
 
-    def test_who_waits_in_a_loop_that_has_ended_is_passed_over(self) -> None:
+    def test_waiters_of_a_closed_loop_are_skipped(self) -> None:
         left = asyncio.new_event_loop()
         waiting = self.taken()
 

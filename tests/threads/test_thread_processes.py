@@ -81,7 +81,7 @@ def start(tmp_path: Path) -> Generator[Start]:
 
 
 @pytest.mark.parametrize("kind", SOME_LASTING)
-async def test_of_processes_that_append_at_once_one_wins_each_number_or_all_get_in(
+async def test_parallel_appends_at_an_expected_number_have_one_winner_and_others_all_succeed(
     kind: str, start: Start, tmp_path: Path
 ) -> None:
     processes = start(kind, 8)
@@ -120,9 +120,7 @@ async def test_a_step_that_is_done_again_after_a_kill_appends_nothing_twice(
 
 
 @pytest.mark.parametrize("kind", SOME_ON_DISK)
-async def test_nothing_is_lost_or_there_twice_however_often_appenders_are_killed(
-    kind: str, start: Start, tmp_path: Path
-) -> None:
+async def test_killed_appenders_lose_and_repeat_nothing(kind: str, start: Start, tmp_path: Path) -> None:
     told: dict[str, int] = {}
     for heard in (1, 4, 9):
         processes = start(kind, 2)
