@@ -156,14 +156,11 @@ class MCPTool(ABC):
 
     async def call_tool(self, tool_name: str, **arguments: Any) -> str | list[Content]:
         """Call a tool by its name on the server. Raises ToolException, ToolExecutionException."""
-        return await self._call(tool_name, arguments, SystemClock().new_id())
+        return await self._session().call(tool_name, arguments, key=SystemClock().new_id())
 
     async def get_prompt(self, prompt_name: str, **arguments: Any) -> str:
         """Return a prompt of the server as text. Raises ToolException, ToolExecutionException."""
         return await self._session().prompt(prompt_name, arguments)
-
-    async def _call(self, name: str, arguments: Mapping[str, Any], key: str) -> str | list[Content]:
-        return await self._session().call(name, arguments, key=key)
 
     def _session(self) -> Session:
         """Return the session with the server. Raises ImportError without the `mcp` package."""
@@ -202,7 +199,7 @@ class MCPTool(ABC):
     def _tool(self, found: Tool) -> FunctionTool:
         async def call(_call: FunctionInvocationContext, **_more: Any) -> str | list[Content]:
             # Only the model's arguments are sent, not the run's kwargs for tools.
-            return await self._call(found.name, _call.arguments, _call.idempotency_key)
+            return await self._session().call(found.name, _call.arguments, key=_call.idempotency_key)
 
         return self._function(found, call, found.input_schema, "mcp_tool", self.if_interrupted)
 

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import httpx2
 from pydantic_ai.direct import model_request, model_request_stream
@@ -55,7 +55,7 @@ from perdure.providers.models.request import (
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 
     from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponsePart, ModelResponseStreamEvent
     from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
@@ -64,6 +64,8 @@ if TYPE_CHECKING:
 
     from perdure.agents import ChatStream, ResponseFormat
 
+T = TypeVar("T")
+
 _NATIVE: Final = {
     "web_search": "search_tool",
     "x_search": "search_tool",
@@ -71,7 +73,6 @@ _NATIVE: Final = {
     "code_execution": "code_interpreter_tool",
     "image_generation": "image_generation_tool",
 }
-_FINISHED: Final = {"tool_call": "tool_calls"}
 
 
 def to_response(found: ModelResponse, response_format: ResponseFormat = None) -> ChatResponse[Any]:
@@ -157,7 +158,7 @@ def _without_fences(content: Content) -> Content:
 
 def to_finish_reason(reason: str | None) -> str | None:
     """Convert a finish reason."""
-    return None if reason is None else _FINISHED.get(reason, reason)
+    return "tool_calls" if reason == "tool_call" else reason
 
 
 def to_usage(usage: RequestUsage) -> UsageDetails | None:
@@ -325,7 +326,7 @@ class Call:
         found: ModelResponse | None = None
         with self._errors_translated():
             for _ in range(_PAUSES_MAX):
-                part = await model_request(self.model, self._messages(found), **self._arguments())
+                part = await self._send(model_request, found)
                 found = _join(found, part)
                 if found.state != "suspended":
                     return to_response(found, self.response_format)
@@ -341,7 +342,7 @@ class Call:
         found: ModelResponse | None = None
         with self._errors_translated():
             for _ in range(_PAUSES_MAX):
-                async with model_request_stream(self.model, self._messages(found), **self._arguments()) as stream:
+                async with self._send(model_request_stream, found) as stream:
                     contents = StreamContents()
                     async for event in stream:
                         if (content := contents.convert(event)) is not None:
@@ -373,11 +374,9 @@ class Call:
         if found.state == "incomplete" or (is_over_wire and found.state == "complete" and not has_reason):
             raise ModelAPIError(self.model.model_name, "its response broke off")
 
-    def _arguments(self) -> dict[str, Any]:
-        return {"model_settings": self.settings, "model_request_parameters": self.parameters}
-
-    def _messages(self, before: ModelResponse | None) -> list[ModelMessage]:
-        return self.messages if before is None else [*self.messages, before]
+    def _send(self, send: Callable[..., T], before: ModelResponse | None) -> T:
+        messages = self.messages if before is None else [*self.messages, before]
+        return send(self.model, messages, model_settings=self.settings, model_request_parameters=self.parameters)
 
     async def _wait(self, paused: ModelResponse) -> None:
         if delay := self.model.continuation_delay(paused):

@@ -101,6 +101,15 @@ class OpenAIClientSettings(ServerSettings, total=False):
     """Any data to keep on the client."""
 
 
+class LayeredClientSettings(OpenAIClientSettings, total=False):
+    """The settings of a client with layers."""
+
+    middleware: Sequence[Any] | None
+    """Middleware around model and tool calls."""
+    function_invocation_configuration: FunctionInvocationConfiguration | None
+    """Settings of the tool loop."""
+
+
 class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT]):
     """The client without layers, for custom ones. `OpenAIChatClient` has the usual layers."""
 
@@ -116,8 +125,7 @@ class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
         self._sdk: Any = connection
         self.model = model or settings.get("model_id") or first_set(_MODEL_VARIABLES)
         self.instruction_role = settings.get("instruction_role") or "system"
-        server = {name: settings.get(name) for name in ServerSettings.__annotations__}
-        self._connections = self._sdk.Connections(self._sdk.Target(**server), settings.get("async_client"))
+        self._connections = self._sdk.Connections(settings, settings.get("async_client"))
         self._known_parameters = self._sdk.known_parameters()
         self._warned: set[str] = set()
 
@@ -221,25 +229,11 @@ class OpenAIChatClient(
 
     Args:
         model: The model, or the deployment in Azure. Default: OPENAI_CHAT_MODEL_ID or OPENAI_MODEL.
-        middleware: Middleware around model and tool calls.
-        function_invocation_configuration: Settings of the tool loop.
-        settings: The server and more: see `OpenAIClientSettings`.
+        settings: The server, middleware and more: see `LayeredClientSettings`.
     """
 
-    def __init__(
-        self,
-        model: str | None = None,
-        *,
-        middleware: Sequence[Any] | None = None,
-        function_invocation_configuration: FunctionInvocationConfiguration | None = None,
-        **settings: Unpack[OpenAIClientSettings],
-    ) -> None:
-        super().__init__(
-            model=model,
-            middleware=middleware,
-            function_invocation_configuration=function_invocation_configuration,
-            **settings,
-        )
+    def __init__(self, model: str | None = None, **settings: Unpack[LayeredClientSettings]) -> None:
+        super().__init__(model=model, **settings)
 
 
 FoundryChatOptions = OpenAIChatOptions
@@ -257,8 +251,6 @@ class FoundryChatClient(OpenAIChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
             FOUNDRY_PROJECT_ENDPOINT or AZURE_AI_PROJECT_ENDPOINT.
         model: The deployment. Default: FOUNDRY_MODEL, FOUNDRY_MODEL_DEPLOYMENT_NAME or AZURE_AI_MODEL_DEPLOYMENT_NAME.
         project_client: An `AIProjectClient` whose SDK client is used as it is.
-        middleware: Middleware around model and tool calls.
-        function_invocation_configuration: Settings of the tool loop.
         settings: `credential` is one of `azure.identity`, or any object with `get_token`, sync or async. Tokens are
             renewed before they expire. Or an `api_key` of the resource. The others are those of OpenAIChatClient.
     """
@@ -272,9 +264,7 @@ class FoundryChatClient(OpenAIChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
         project_endpoint: str | None = None,
         project_client: Any = None,
         model: str | None = None,
-        middleware: Sequence[Any] | None = None,
-        function_invocation_configuration: FunctionInvocationConfiguration | None = None,
-        **settings: Unpack[OpenAIClientSettings],
+        **settings: Unpack[LayeredClientSettings],
     ) -> None:
         endpoint = project_endpoint or first_set(_ENDPOINT_VARIABLES)
         if project_client is not None:
@@ -284,12 +274,7 @@ class FoundryChatClient(OpenAIChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
                 raise ValueError(f"no project is given; use project_endpoint=, or set {_ENDPOINT_VARIABLES[0]}")
             settings["azure_endpoint"] = foundry_url(endpoint)
         settings.setdefault("credential_scope", _FOUNDRY_SCOPE)
-        super().__init__(
-            model or settings.get("model_id") or first_set(_FOUNDRY_MODEL_VARIABLES),
-            middleware=middleware,
-            function_invocation_configuration=function_invocation_configuration,
-            **settings,
-        )
+        super().__init__(model or settings.get("model_id") or first_set(_FOUNDRY_MODEL_VARIABLES), **settings)
         self.project_endpoint = endpoint
 
     @staticmethod

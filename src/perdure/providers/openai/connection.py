@@ -12,7 +12,6 @@ import os
 import re
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -31,9 +30,10 @@ from perdure.providers.openai.request import OpenAIContentFilterException
 from perdure.secrets import Secret
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Mapping
+    from collections.abc import Awaitable, Callable, Generator
 
     from perdure.clock import Clock
+    from perdure.providers.openai.client import ServerSettings
 
 _EXPIRY_MARGIN = timedelta(minutes=5)
 """Tokens are replaced this long before they expire."""
@@ -102,62 +102,54 @@ _NO_KEY = "none"
 """Sent to servers that need no key, because the SDK requires one."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Target:
-    """The server and how to reach it. Missing settings are read from the environment."""
+def make_client(settings: ServerSettings) -> openai.AsyncOpenAI:
+    """Create an SDK client. Missing settings are read from the environment.
 
-    api_key: Any = None
-    base_url: str | None = None
-    org_id: str | None = None
-    azure_endpoint: str | None = None
-    api_version: str | None = None
-    credential: Credential | None = None
-    credential_scope: str | None = None
-    default_headers: Mapping[str, str] | None = None
-    max_retries: int | None = None
-    timeout: float | None = None
+    Raises ChatClientInvalidAuthException without a key.
+    """
+    given = {name: settings.get(name) for name in ("default_headers", "max_retries", "timeout")}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    endpoint, base_url, credential = _azure_endpoint(settings), settings.get("base_url"), settings.get("credential")
+    variable = "OPENAI_API_KEY" if endpoint is None else "AZURE_OPENAI_API_KEY"
+    tokens = None if credential is None else Tokens(credential, settings.get("credential_scope") or AZURE_SCOPE)
+    key = tokens or _to_sdk_key(settings.get("api_key")) or os.environ.get(variable)
+    if not key and endpoint is None and (base_url or os.environ.get("OPENAI_BASE_URL")):
+        key = _NO_KEY
+    if not key:
+        raise ChatClientInvalidAuthException(
+            f"there is no API key; give api_key= or credential=, set {variable}, or set base_url= to a server that "
+            "needs none"
+        )
+    if endpoint is None:
+        return openai.AsyncOpenAI(api_key=key, base_url=base_url, organization=settings.get("org_id"), **options)
+    if endpoint.rstrip("/").endswith("/openai/v1"):
+        return openai.AsyncOpenAI(api_key=key, base_url=endpoint, **options)
+    version = settings.get("api_version") or os.environ.get("OPENAI_API_VERSION")
+    version = version or os.environ.get("AZURE_OPENAI_API_VERSION") or AZURE_API_VERSION
+    options |= {"azure_endpoint": endpoint, "api_version": version}
+    if tokens:
+        return openai.AsyncAzureOpenAI(azure_ad_token_provider=tokens, **options)
+    return openai.AsyncAzureOpenAI(api_key=key, **options)
 
-    def client(self) -> openai.AsyncOpenAI:
-        """Create an SDK client. Raises ChatClientInvalidAuthException without a key."""
-        given = {"default_headers": self.default_headers, "max_retries": self.max_retries, "timeout": self.timeout}
-        options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        endpoint = self._azure_endpoint()
-        variable = "OPENAI_API_KEY" if endpoint is None else "AZURE_OPENAI_API_KEY"
-        tokens = None if self.credential is None else Tokens(self.credential, self.credential_scope or AZURE_SCOPE)
-        key = tokens or _to_sdk_key(self.api_key) or os.environ.get(variable)
-        if not key and endpoint is None and (self.base_url or os.environ.get("OPENAI_BASE_URL")):
-            key = _NO_KEY
-        if not key:
-            raise ChatClientInvalidAuthException(
-                f"there is no API key; give api_key= or credential=, set {variable}, or set base_url= to a server that "
-                "needs none"
-            )
-        if endpoint is None:
-            return openai.AsyncOpenAI(api_key=key, base_url=self.base_url, organization=self.org_id, **options)
-        if endpoint.rstrip("/").endswith("/openai/v1"):
-            return openai.AsyncOpenAI(api_key=key, base_url=endpoint, **options)
-        version = self.api_version or os.environ.get("OPENAI_API_VERSION") or os.environ.get("AZURE_OPENAI_API_VERSION")
-        options |= {"azure_endpoint": endpoint, "api_version": version or AZURE_API_VERSION}
-        if tokens:
-            return openai.AsyncAzureOpenAI(azure_ad_token_provider=tokens, **options)
-        return openai.AsyncAzureOpenAI(api_key=key, **options)
 
-    def _azure_endpoint(self) -> str | None:
-        if self.azure_endpoint or self.base_url:
-            return self.azure_endpoint
-        is_openai = self.api_key is not None or bool(os.environ.get("OPENAI_API_KEY"))
-        # A credential means Azure; without one, OpenAI settings come first.
-        return os.environ.get("AZURE_OPENAI_ENDPOINT") if self.credential is not None or not is_openai else None
+def _azure_endpoint(settings: ServerSettings) -> str | None:
+    endpoint = settings.get("azure_endpoint")
+    if endpoint or settings.get("base_url"):
+        return endpoint
+    is_openai = settings.get("api_key") is not None or bool(os.environ.get("OPENAI_API_KEY"))
+    # A credential means Azure; without one, OpenAI settings come first.
+    is_azure = settings.get("credential") is not None or not is_openai
+    return os.environ.get("AZURE_OPENAI_ENDPOINT") if is_azure else None
 
 
 class Connections:
     """The SDK clients, one for each event loop, because a connection belongs to the loop that opened it."""
 
-    def __init__(self, target: Target, given: openai.AsyncOpenAI | None = None) -> None:
-        self._target = target
+    def __init__(self, settings: ServerSettings, given: openai.AsyncOpenAI | None = None) -> None:
+        self._settings = settings
         self._given = given
         # Create one now, so that missing settings raise here.
-        first = given if given is not None else target.client()
+        first = given if given is not None else make_client(settings)
         self._spare = first if given is None else None
         self.base_url = first.base_url
         self._by_loop: dict[asyncio.AbstractEventLoop, openai.AsyncOpenAI] = {}
@@ -171,7 +163,7 @@ class Connections:
         with self._lock:
             if loop not in self._by_loop:
                 living = {other: client for other, client in self._by_loop.items() if not other.is_closed()}
-                self._by_loop = living | {loop: self._spare or self._target.client()}
+                self._by_loop = living | {loop: self._spare or make_client(self._settings)}
                 self._spare = None
             return self._by_loop[loop]
 
