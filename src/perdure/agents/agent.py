@@ -88,7 +88,13 @@ class BaseAgent:
         self._perdure_generated_id = None if id else self.id
         self.name = name
         self.description = description
-        self.context_providers: list[ContextProvider] = _providers(context_providers)
+        providers = context_providers or ()
+        self.context_providers: list[ContextProvider] = (
+            list(providers) if isinstance(cast("object", providers), Sequence) else [cast("Any", providers)]
+        )
+        for each in self.context_providers:
+            if not (hasattr(each, "before_run") and hasattr(each, "after_run")):
+                raise TypeError(f"context_providers must be a list of ContextProviders; it contains {each!r}")
         self.middleware: list[MiddlewareTypes] = list_middleware(middleware)
         self.additional_properties: dict[str, Any] = dict(additional_properties or {})
 
@@ -115,16 +121,6 @@ def resolve_agent_id(agent: SupportsAgentRun) -> str:
     return agent.name or (agent.id if agent.id != generated else _UNNAMED)
 
 
-def _providers(given: object) -> list[ContextProvider]:
-    if given is None:
-        return []
-    several = list(cast("Sequence[object]", given)) if isinstance(given, Sequence) else [given]
-    for each in several:
-        if not (hasattr(each, "before_run") and hasattr(each, "after_run")):
-            raise TypeError(f"context_providers must be a list of ContextProviders; it contains {each!r}")
-    return cast("list[ContextProvider]", several)
-
-
 class BaseAgentSettings(TypedDict, total=False):
     """The settings of every agent."""
 
@@ -146,7 +142,7 @@ class AgentSettings(BaseAgentSettings, Generic[OptionsT], total=False):
     tokenizer: TokenizerProtocol | None
 
 
-class _RunArguments(TypedDict, Generic[OptionsT], total=False):
+class _Options(TypedDict, Generic[OptionsT], total=False):
     session: AgentSession | None
     middleware: MiddlewareTypes | Sequence[MiddlewareTypes] | None
     tools: Any
@@ -203,23 +199,15 @@ class Agent(BaseAgent, Generic[OptionsT]):
         messages: AgentRunInputs | None = None,
         *,
         stream: Literal[False] = ...,
-        **more: Unpack[_RunArguments[OptionsT]],
+        **more: Unpack[_Options[OptionsT]],
     ) -> Awaitable[AgentResponse[Any]]: ...
     @overload
     def run(
-        self,
-        messages: AgentRunInputs | None = None,
-        *,
-        stream: Literal[True],
-        **more: Unpack[_RunArguments[OptionsT]],
+        self, messages: AgentRunInputs | None = None, *, stream: Literal[True], **more: Unpack[_Options[OptionsT]]
     ) -> AgentStream: ...
     @overload
     def run(
-        self,
-        messages: AgentRunInputs | None = None,
-        *,
-        stream: bool = False,
-        **more: Unpack[_RunArguments[OptionsT]],
+        self, messages: AgentRunInputs | None = None, *, stream: bool = False, **more: Unpack[_Options[OptionsT]]
     ) -> Any: ...
     def run(
         self,

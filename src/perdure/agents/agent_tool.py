@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.agents.messages.message import Message
@@ -14,7 +15,6 @@ from perdure.errors import ToolExecutionException, UserInputRequiredException
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from perdure.agents.agent import SupportsAgentRun
     from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate
     from perdure.agents.tools.tool import ApprovalMode
 
@@ -51,11 +51,21 @@ def agent_tool(
         "additionalProperties": False,
     }
 
+    async def show(update: AgentResponseUpdate) -> None:
+        pending = None if stream_callback is None else stream_callback(update)
+        if pending is not None:
+            await pending
+
     async def run(ctx: FunctionInvocationContext, **arguments: Any) -> str:
         message = Message("user", list(ctx.answers) or [str(arguments.get(arg_name, ""))])
         kwargs = {name: value for name, value in ctx.kwargs.items() if name != "session"}
         session = _open_session(ctx, tool_name, is_shared=propagate_session)
-        response = await _run_agent(agent, message, session, kwargs, stream_callback)
+        start = partial(agent.run, message, session=session, function_invocation_kwargs=kwargs)
+        response: AgentResponse[Any]
+        if stream_callback is None:
+            response = await start()
+        else:
+            response = await start(stream=True).with_transform_hook(show).get_final_response()
         asked = response.user_input_requests
         if session is not None:
             _store_session(ctx, session, is_shared=propagate_session, is_waiting=bool(asked))
@@ -79,25 +89,6 @@ class AgentTool(FunctionTool):
 
     keeps_to_itself = True
     """True if parallel calls don't touch each other's part of the session."""
-
-
-async def _run_agent(
-    agent: SupportsAgentRun,
-    message: Message,
-    session: AgentSession | None,
-    kwargs: dict[str, Any],
-    stream_callback: StreamCallback | None,
-) -> AgentResponse[Any]:
-    if stream_callback is None:
-        return await agent.run(message, session=session, function_invocation_kwargs=kwargs)
-    stream = agent.run(message, stream=True, session=session, function_invocation_kwargs=kwargs)
-
-    async def forward(update: AgentResponseUpdate) -> None:
-        pending = stream_callback(update)
-        if pending is not None:
-            await pending
-
-    return await stream.with_transform_hook(forward).get_final_response()
 
 
 def _open_session(ctx: FunctionInvocationContext, name: str, *, is_shared: bool) -> AgentSession | None:

@@ -10,19 +10,15 @@ from collections.abc import Awaitable
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, cast, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, cast, runtime_checkable
 
-from typing_extensions import TypedDict, TypeVar, Unpack
+from typing_extensions import TypeVar, Unpack
 
-from perdure.agents.client.options import (
-    ChatOptions,
-    check_options,
-    validate_chat_options,
-)
+from perdure.agents.client.options import ChatOptions, check_options, validate_chat_options
 from perdure.agents.client.streaming import chat_stream
 from perdure.agents.messages.message import Message, normalize_messages
 from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate, declare_format, token_spending
-from perdure.agents.turn.recording import current_turn, record_call, record_stream
+from perdure.agents.turn.recording import current_turn, record_stream
 from perdure.errors import ChatClientInvalidResponseException, MiddlewareException
 from perdure.streams import ResponseStream
 from perdure.tracing import begin, current, traced
@@ -31,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from perdure.agents.agent import Agent, AgentSettings
-    from perdure.agents.client.middleware import MiddlewareTypes
     from perdure.agents.client.streaming import ChatStream
     from perdure.agents.messages.responses import ResponseFormat
     from perdure.agents.turn.recording import Turn
@@ -81,30 +76,9 @@ class ModelRequest:
         return [message for message in copies if not message.additional_properties.get(EXCLUDED)]
 
 
-class _CallArguments(TypedDict, Generic[OptionsT], total=False):
-    options: OptionsT | ChatOptions[Any] | Mapping[str, Any] | None
-    middleware: Sequence[MiddlewareTypes] | None
-    compaction_strategy: CompactionStrategy | None
-    tokenizer: TokenizerProtocol | None
-    function_invocation_kwargs: Mapping[str, Any] | None
-    client_kwargs: Mapping[str, Any] | None
-
-
 class ChatLayer(Generic[OptionsT]):
     """Base of clients and of their layers. `super()` is the next layer."""
 
-    @overload
-    def get_response(
-        self, messages: Sequence[Message], *, stream: Literal[False] = ..., **more: Unpack[_CallArguments[OptionsT]]
-    ) -> Awaitable[ChatResponse[Any]]: ...
-    @overload
-    def get_response(
-        self, messages: Sequence[Message], *, stream: Literal[True], **more: Unpack[_CallArguments[OptionsT]]
-    ) -> ChatStream: ...
-    @overload
-    def get_response(
-        self, messages: Sequence[Message], *, stream: bool = False, **more: Unpack[_CallArguments[OptionsT]]
-    ) -> Any: ...
     def get_response(self, messages: Sequence[Message], *, stream: bool = False, **more: Any) -> Any:
         """Return an awaitable ChatResponse, or a stream of updates that ends in one."""
         del messages, stream, more
@@ -261,12 +235,12 @@ def prepend_instructions_to_messages(
 def ask_model(
     turn: Turn, ask: Callable[[], Awaitable[ChatResponse[Any]]], response_format: ResponseFormat
 ) -> Awaitable[ChatResponse[Any]]:
-    """Call a model as a step of the turn."""
+    """Call a model as a step of the turn. Its number is taken now."""
     declare_format(response_format)
-    answer = record_call(turn, ask, name="model", count=partial(_count_tokens, turn))
+    number = turn.next_model_call()
 
     async def respond() -> ChatResponse[Any]:
-        response = await answer
+        response = await turn.call_model("model", number, ask, partial(_count_tokens, turn))
         # A response that was read from a record doesn't know its format.
         response.response_format = response_format or response.response_format
         return response
@@ -343,11 +317,7 @@ class ChatTelemetryLayer(ChatLayer[OptionsT], Generic[OptionsT]):
 def _begin_span(request: ModelRequest, provider: str, own_model: object) -> Span:
     model = request.options.get("model") or own_model or "unknown"
     requested = {f"gen_ai.request.{name}": request.options.get(name) for name in _REQUEST_OPTIONS}
-    names = {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": provider,
-        "gen_ai.request.model": str(model),
-    }
+    names = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": provider, "gen_ai.request.model": str(model)}
     return begin(f"chat {model}", linked=None, **names, **requested)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeGuard, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeGuard, TypeVar, cast
 
 from perdure.agents.client.base import ChatLayer, OptionsT
 from perdure.agents.client.streaming import stream_response
@@ -159,14 +159,6 @@ _MARK = "__perdure_middleware__"
 _PARAMETERS_MIN = 2
 
 
-class MiddlewareDict(TypedDict):
-    """Middleware by kind."""
-
-    agent: list[Any]
-    function: list[Any]
-    chat: list[Any]
-
-
 def agent_middleware(func: FnT) -> FnT:
     """Mark a function as middleware of agent runs."""
     setattr(func, _MARK, "agent")
@@ -185,9 +177,9 @@ def chat_middleware(func: FnT) -> FnT:
     return func
 
 
-def categorize_middleware(*sources: MiddlewareTypes | Sequence[MiddlewareTypes] | None) -> MiddlewareDict:
+def categorize_middleware(*sources: MiddlewareTypes | Sequence[MiddlewareTypes] | None) -> dict[Kind, list[Any]]:
     """Sort middleware by kind and keep the order within each kind. Raises MiddlewareException."""
-    found = MiddlewareDict(agent=[], function=[], chat=[])
+    found: dict[Kind, list[Any]] = {"agent": [], "function": [], "chat": []}
     for source in sources:
         for each in list_middleware(source):
             found[_kind(each)].append(each)

@@ -50,8 +50,7 @@ class ChatOptions(TypedDict, Generic[ResponseModelT], total=False):
     instructions: str
 
 
-_Combine: TypeAlias = "Callable[[Any, Any], Any]"
-_COMBINED: Mapping[str, _Combine] = {
+_COMBINED: Mapping[str, Callable[[Any, Any], Any]] = {
     "instructions": lambda first, second: f"{first}\n{second}",
     "logit_bias": lambda first, second: {**first, **second},
     "metadata": lambda first, second: {**first, **second},
@@ -81,16 +80,13 @@ def merge_options(*every: Mapping[str, Any] | None) -> dict[str, Any]:
 def merge_chat_options(base: Mapping[str, Any] | None, override: Mapping[str, Any] | None) -> dict[str, Any]:
     """Merge two sets of options: the second wins, instructions and tools are joined, None is ignored."""
     merged = merge_options(base, override)
-    tools = [tool for options in (base, override) for tool in _listed((options or {}).get("tools"))]
+    tools: list[Any] = []
+    for options in (base, override):
+        given: Any = (options or {}).get("tools") or ()
+        tools += given if isinstance(given, list | tuple) else (given,)
     if tools:
         merged["tools"] = [tool for place, tool in enumerate(tools) if not any(tool is each for each in tools[:place])]
     return merged
-
-
-def _listed(tools: Any) -> Sequence[Any]:
-    if tools is None:
-        return ()
-    return cast("Sequence[Any]", tools) if isinstance(tools, list | tuple) else (tools,)
 
 
 async def validate_chat_options(options: Mapping[str, Any]) -> dict[str, Any]:

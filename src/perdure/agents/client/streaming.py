@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate
 from perdure.errors import ChatClientInvalidResponseException
@@ -20,25 +20,6 @@ FinalT = TypeVar("FinalT")
 ChatStream = ResponseStream[ChatResponseUpdate, ChatResponse[Any]]
 
 
-class SentUpdates(Generic[UpdateT]):
-    """The updates of a stream as they were sent, to detect later if a hook replaced any of them."""
-
-    def __init__(self) -> None:
-        self._updates: list[tuple[UpdateT, list[Any]]] = []
-
-    def add(self, update: UpdateT) -> UpdateT:
-        """Remember an update and return it."""
-        self._updates.append((update, list(getattr(update, "contents", ()))))
-        return update
-
-    def equal(self, updates: Sequence[UpdateT]) -> bool:
-        """Return True if these are the same objects, with the same contents."""
-        return len(updates) == len(self._updates) and all(
-            sent is update and list(map(id, contents)) == list(map(id, getattr(update, "contents", ())))
-            for (sent, contents), update in zip(self._updates, updates, strict=True)
-        )
-
-
 def forward_stream(
     inner: ResponseStream[Any, Any],
     *,
@@ -47,28 +28,30 @@ def forward_stream(
     convert_final: Callable[[Any], FinalT] = lambda final: final,
 ) -> ResponseStream[UpdateT, FinalT]:
     """Forward a stream with converted updates. If hooks replace updates, `rebuild` makes the final response."""
-    sent: SentUpdates[UpdateT] = SentUpdates()
+    sent: list[tuple[UpdateT, list[Any]]] = []
+
+    def send(given: Any) -> UpdateT:
+        update = convert(given)
+        sent.append((update, list(getattr(update, "contents", ()))))
+        return update
 
     async def finalize(updates: Sequence[UpdateT]) -> FinalT:
-        return convert_final(await inner.get_final_response()) if sent.equal(updates) else rebuild(updates)
+        is_unchanged = len(updates) == len(sent) and all(
+            before is update and list(map(id, contents)) == list(map(id, getattr(update, "contents", ())))
+            for (before, contents), update in zip(sent, updates, strict=True)
+        )
+        return convert_final(await inner.get_final_response()) if is_unchanged else rebuild(updates)
 
-    return inner.map(lambda update: sent.add(convert(update)), finalize)
+    return inner.map(send, finalize)
 
 
 def stream_updates(
-    source: AsyncIterable[UpdateT],
-    *,
-    final: Callable[[], FinalT],
-    rebuild: Callable[[Sequence[UpdateT]], FinalT],
+    source: AsyncIterable[UpdateT], *, final: Callable[[], FinalT], rebuild: Callable[[Sequence[UpdateT]], FinalT]
 ) -> ResponseStream[UpdateT, FinalT]:
     """Stream updates that end in `final()`. If hooks replace updates, `rebuild` makes the final response."""
-    sent: SentUpdates[UpdateT] = SentUpdates()
-
-    def finalize(updates: Sequence[UpdateT]) -> FinalT:
-        return final() if sent.equal(updates) else rebuild(updates)
-
     # Not a generator around the source: a loop that shuts down closes all generators at once.
-    return ResponseStream[UpdateT, Any](source, keeps_updates=False).map(sent.add, finalize)
+    inner = ResponseStream[UpdateT, FinalT](source, finalizer=lambda _: final(), keeps_updates=False)
+    return forward_stream(inner, rebuild=rebuild)
 
 
 def stream_response(response: Response[Any]) -> ResponseStream[Any, Any]:

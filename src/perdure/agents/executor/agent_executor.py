@@ -67,17 +67,14 @@ class AgentExecutorResponse:
     def with_text(self, text: str) -> AgentExecutorResponse:
         """Replace the response's text. Send this on after changing an agent's text, so that the context is kept."""
         said = Message("assistant", [text])
-        return AgentExecutorResponse(self.executor_id, AgentResponse(messages=[said]), [*self._unsaid(), said])
-
-    def _unsaid(self) -> list[Message]:
-        """Return the conversation without the response, whose messages may be apart: others speak meanwhile."""
-        left, kept = list(self.agent_response.messages), list[Message]()
+        left, conversation = list(self.agent_response.messages), [said]
+        # The messages of the response may be apart: others speak meanwhile.
         for message in reversed(self.full_conversation):
             if left and message == left[-1]:
                 left.pop()
             else:
-                kept.append(message)
-        return kept[::-1]
+                conversation.append(message)
+        return AgentExecutorResponse(self.executor_id, AgentResponse(messages=[said]), conversation[::-1])
 
 
 register_type(AgentExecutorRequest, name="perdure:AgentExecutorRequest")

@@ -43,6 +43,10 @@ ContentType: TypeAlias = Literal[
 _TYPES = frozenset(get_args(ContentType))
 
 
+CallArguments: TypeAlias = "str | Mapping[str, Any] | None"
+"""The arguments of a call: JSON text, or a mapping."""
+
+
 class UsageDetails(TypedDict, total=False):
     """Token counts of a model call. A provider may add counts of its own."""
 
@@ -83,7 +87,7 @@ class Content:
     usage_details: UsageDetails | None = None
     call_id: str | None = None
     name: str | None = None
-    arguments: str | Mapping[str, Any] | None = None
+    arguments: CallArguments = None
     exception: str | None = None
     informational_only: bool = False
     """True for a call that the provider has already made."""
@@ -151,9 +155,7 @@ class Content:
         return cls("error", message=message, error_code=error_code, error_details=error_details, **more)
 
     @classmethod
-    def from_function_call(
-        cls, call_id: str, name: str, *, arguments: str | Mapping[str, Any] | None = None, **more: Any
-    ) -> Content:
+    def from_function_call(cls, call_id: str, name: str, *, arguments: CallArguments = None, **more: Any) -> Content:
         """Create a tool call that the model asks for."""
         return cls("function_call", call_id=call_id, name=name, arguments=arguments, **more)
 
@@ -202,7 +204,7 @@ class Content:
 
     @classmethod
     def from_search_tool_call(
-        cls, call_id: str, *, tool_name: str, arguments: str | Mapping[str, Any] | None = None, **more: Any
+        cls, call_id: str, *, tool_name: str, arguments: CallArguments = None, **more: Any
     ) -> Content:
         """Create a search that the provider ran."""
         return cls("search_tool_call", call_id=call_id, tool_name=tool_name, arguments=arguments, **more)
@@ -264,15 +266,8 @@ class Content:
         cls, call_id: str, tool_name: str, *, server_name: str | None = None, arguments: Any = None, **more: Any
     ) -> Content:
         """Create a call that the provider made to an MCP server."""
-        more.setdefault("informational_only", True)
-        return cls(
-            "mcp_server_tool_call",
-            call_id=call_id,
-            tool_name=tool_name,
-            server_name=server_name,
-            arguments=arguments,
-            **more,
-        )
+        more = {"informational_only": True, "server_name": server_name, "arguments": arguments, **more}
+        return cls("mcp_server_tool_call", call_id=call_id, tool_name=tool_name, **more)
 
     @classmethod
     def from_mcp_server_tool_result(cls, call_id: str, *, output: Any = None, **more: Any) -> Content:

@@ -67,6 +67,9 @@ def _parse_value(text: str, response_format: type[Any] | Mapping[str, Any] | str
         ) from error
 
 
+_COMMON = ("created_at", "finish_reason", "continuation_token", "additional_properties")
+
+
 class _Fields:
     """Base of responses and updates: they are stored, compared and serialized by their fields.
 
@@ -102,7 +105,7 @@ class _Fields:
 
     def to_dict(self, *, exclude: set[str] | None = None, exclude_none: bool = True) -> dict[str, Any]:
         """Convert to plain values for JSON. `from_dict` is the inverse."""
-        fields = self._fields_set() if exclude_none else {name: getattr(self, name) for name in self._STORED}
+        fields = _Fields.stored_fields(self) if exclude_none else {name: getattr(self, name) for name in self._STORED}
         items = [item.to_dict(exclude_none=exclude_none) for item in getattr(self, self._ITEMS)]
         every = {"type": self._TYPE, **fields, self._ITEMS: items}
         return {name: value for name, value in every.items() if name not in (exclude or ())}
@@ -122,17 +125,14 @@ class _Fields:
         return cls.from_dict(json.loads(text))
 
     def stored_fields(self) -> dict[str, Any]:
-        """Return the fields to store."""
-        return self._fields_set()
-
-    def _fields_set(self) -> dict[str, Any]:
+        """Return the fields to store: everything that is set, except `raw_representation`."""
         values = ((name, getattr(self, name)) for name in self._STORED)
         return {name: value for name, value in values if value is not None and value != {}}
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return self._fields_set() == cast("Self", other)._fields_set()
+        return _Fields.stored_fields(self) == _Fields.stored_fields(cast("Self", other))
 
     __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] - responses are mutable
 
@@ -147,17 +147,7 @@ class Update(_Fields):
     """Base of stream updates."""
 
     _ITEMS = "contents"
-    _STORED = (
-        "contents",
-        "role",
-        "author_name",
-        "response_id",
-        "message_id",
-        "created_at",
-        "finish_reason",
-        "continuation_token",
-        "additional_properties",
-    )
+    _STORED = ("contents", "role", "author_name", "response_id", "message_id", *_COMMON)
 
     def __init__(
         self,
@@ -191,17 +181,8 @@ class Response(_Fields, Generic[ValueT]):
     _UPDATE: ClassVar[type[Any]]
     _ON_EACH_UPDATE: ClassVar[tuple[str, ...]]
     _ON_LAST_UPDATE: ClassVar[tuple[str, ...]] = ()
-    _FROM_UPDATES: ClassVar[tuple[str, ...]]
     _ITEMS = "messages"
-    _STORED = (
-        "messages",
-        "response_id",
-        "created_at",
-        "finish_reason",
-        "usage_details",
-        "continuation_token",
-        "additional_properties",
-    )
+    _STORED = ("messages", "response_id", "usage_details", *_COMMON)
 
     def __init__(
         self,
@@ -254,12 +235,11 @@ class Response(_Fields, Generic[ValueT]):
 
     def stored_fields(self) -> dict[str, Any]:
         """Return the fields to store, and the name of the format. Parsing JSON doesn't need the schema."""
-        fields, wanted = self._fields_set(), self.response_format
-        if wanted is None:
-            return fields
-        fields["format"] = (
-            {} if isinstance(wanted, Mapping) else wanted if isinstance(wanted, str) else type_name(wanted)
-        )
+        fields, wanted = super().stored_fields(), self.response_format
+        if wanted is not None:
+            fields["format"] = (
+                {} if isinstance(wanted, Mapping) else wanted if isinstance(wanted, str) else type_name(wanted)
+            )
         return fields
 
     @classmethod
@@ -298,9 +278,10 @@ class Response(_Fields, Generic[ValueT]):
         for content in update.contents:
             if content.type == "usage":
                 self.usage_details = add_usage_details(self.usage_details, content.usage_details)
-        for name in self._FROM_UPDATES:
+        properties = self.additional_properties | update.additional_properties
+        for name in set(self._STORED) & set(update._STORED):
             setattr(self, name, getattr(update, name) or getattr(self, name))
-        self.additional_properties.update(update.additional_properties)
+        self.additional_properties = properties
 
     def split(self) -> list[Any]:
         """Split into updates, one for each message. The last one holds the token counts."""
@@ -374,15 +355,11 @@ class AgentResponseUpdate(_OfAgent, Update):
         return cls(**{name: getattr(update, name) for name in Update._STORED}, raw_representation=update)
 
 
-_FROM_UPDATES = ("response_id", "created_at", "finish_reason", "continuation_token")
-
-
 class ChatResponse(_OfModel, Response[ValueT]):
     """The response of a model."""
 
     _TYPE = "chat_response"
     _STORED = (*Response._STORED, "conversation_id", "model")
-    _FROM_UPDATES = (*_FROM_UPDATES, "conversation_id", "model")
     _UPDATE = ChatResponseUpdate
     _ON_EACH_UPDATE = ("response_id", "created_at", "model", "conversation_id")
     _ON_LAST_UPDATE = ("finish_reason", "continuation_token", "additional_properties")
@@ -393,7 +370,6 @@ class AgentResponse(_OfAgent, Response[ValueT]):
 
     _TYPE = "agent_response"
     _STORED = (*Response._STORED, "agent_id")
-    _FROM_UPDATES = (*_FROM_UPDATES, "agent_id")
     _UPDATE = AgentResponseUpdate
     _ON_EACH_UPDATE = ("agent_id", "response_id", "created_at", "finish_reason")
 

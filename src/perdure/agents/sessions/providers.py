@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from copy import copy
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from typing_extensions import TypedDict, Unpack, override
@@ -258,23 +259,17 @@ class InMemoryHistoryProvider(HistoryProvider):
         cast("Log[Message]", known).extend(messages)
 
 
+@dataclass(eq=False, repr=False)
 class HistoryPerCall(ChatMiddleware):
     """Store the history after each model call of one run, so that an interrupted turn leaves its messages."""
 
-    def __init__(
-        self,
-        agent: SupportsAgentRun,
-        session: AgentSession,
-        providers: Sequence[HistoryProvider],
-        run: SessionContext,
-    ) -> None:
-        self._agent = agent
-        self._session = session
-        self._providers = providers
-        self._run = run
-        self._known: list[Message] | None = None
-        """The messages of the last model call and its response. None of them is new."""
-        self._written: list[Message] = []
+    _agent: SupportsAgentRun
+    _session: AgentSession
+    _providers: Sequence[HistoryProvider]
+    _run: SessionContext
+    _known: list[Message] | None = field(default=None, init=False)
+    """The messages of the last model call and its response. None of them is new."""
+    _written: list[Message] = field(default_factory=list[Message], init=False)
 
     @override
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
@@ -296,7 +291,7 @@ class HistoryPerCall(ChatMiddleware):
             session_id=self._run.session_id,
             input_messages=new,
             # Messages of other providers are stored once per run.
-            context_messages=self._run.context_messages if self._known is None else None,
+            context_messages=self._run.context_messages if self._known is None else {},
         )
         call.response = AgentResponse(messages=response.messages)
         self._known = [*shown, *response.messages]

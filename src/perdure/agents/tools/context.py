@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.clock import SystemClock
 from perdure.engine import is_inside_step, step_key
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from pydantic import BaseModel
 
     from perdure.agents.messages.content import Content
@@ -67,7 +69,9 @@ class FunctionInvocationContext:
             RuntimeError: the call is not part of a turn.
             ValueError: another tool has the same name.
         """
-        current, more = self._require_tools(), list_tools(tools, type(self.function).of)
+        from perdure.agents.tools.tool import normalize_tools  # noqa: PLC0415 - tools import their context
+
+        current, more = self._require_tools(), normalize_tools(tools)
         current[:] = join_tools(current, more)
         self.added_tools += more
 
@@ -77,11 +81,10 @@ class FunctionInvocationContext:
         Raises:
             RuntimeError: the call is not part of a turn.
         """
+        from perdure.agents.tools.tool import normalize_tools  # noqa: PLC0415 - tools import their context
+
         current = self._require_tools()
-        given = list(cast("Sequence[Any]", tools)) if isinstance(tools, list | tuple) else [tools]
-        names = {each for each in given if isinstance(each, str)}
-        others = [each for each in given if not isinstance(each, str)]
-        names |= {tool_name(each) for each in list_tools(others, type(self.function).of)}
+        names = {each if isinstance(each, str) else tool_name(each) for each in normalize_tools(tools)}
         current[:] = [each for each in current if tool_name(each) not in names]
         self.removed_tools += sorted(each for each in names if each is not None)
 
@@ -92,20 +95,6 @@ class FunctionInvocationContext:
                 "change them inside a turn"
             )
         return self.tools
-
-
-def list_tools(tools: object, make: Callable[[Callable[..., Any]], Any]) -> list[Any]:
-    """Return tools as a list: `make` converts functions, collections are opened, everything else stays."""
-    if tools is None:
-        return []
-    if isinstance(tools, Mapping | str) or is_function_tool(tools) or is_server(tools):
-        return [tools]
-    if callable(tools):
-        return [make(tools)]
-    inner: object = getattr(tools, "tools", tools)
-    if not hasattr(inner, "model_dump") and isinstance(inner, Iterable):
-        return [found for each in cast("Iterable[object]", inner) for found in list_tools(each, make)]
-    return [tools]
 
 
 def is_function_tool(given: object) -> bool:

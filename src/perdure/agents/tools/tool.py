@@ -8,14 +8,14 @@ import dataclasses
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast, get_args, overload
 
 from typing_extensions import TypedDict, Unpack
 
 from perdure.agents.messages.content import Content
-from perdure.agents.tools.context import FunctionInvocationContext, list_tools
+from perdure.agents.tools.context import FunctionInvocationContext, is_function_tool, is_server
 from perdure.agents.tools.schema import Arguments, CallSignature, docstring_of, make_model, parse_docstring
 from perdure.annotations import Namespace, namespace_here
 from perdure.engine import has_failed, is_async, is_inside_step
@@ -162,11 +162,6 @@ class FunctionTool:
         self._namespace = namespace
         self._counts = _Counts()
         self._receiver: object = None
-
-    @staticmethod
-    def of(func: Callable[..., Any]) -> FunctionTool:
-        """Make a tool of a function, as `tool` does."""
-        return tool(func)
 
     @property
     def declaration_only(self) -> bool:
@@ -402,4 +397,13 @@ def tool(
 
 def normalize_tools(tools: ToolTypes | Sequence[ToolTypes] | None) -> list[Any]:
     """Return tools as a list: functions become tools, collections are opened, everything else stays."""
-    return list_tools(tools, FunctionTool.of)
+    if tools is None:
+        return []
+    if isinstance(tools, Mapping | str) or is_function_tool(tools) or is_server(tools):
+        return [tools]
+    if callable(tools):
+        return [tool(tools)]
+    inner: object = getattr(tools, "tools", tools)
+    if not hasattr(inner, "model_dump") and isinstance(inner, Iterable):
+        return [found for each in cast("Iterable[Any]", inner) for found in normalize_tools(each)]
+    return [tools]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from perdure.agents.messages.content import Content, function_error, function_result
+from perdure.agents.messages.content import Content, function_error
 from perdure.agents.messages.conversation import (
     INTERRUPTED,
     call_ids_in,
@@ -173,10 +173,6 @@ class Decision:
     is_approved: bool = True
     is_for_tool: bool = False
     """True if the tool itself asked."""
-
-    def rejection(self) -> Content:
-        """Return the result of a rejected call."""
-        return function_result(self.call, REJECTED)
 
 
 @dataclass(slots=True)

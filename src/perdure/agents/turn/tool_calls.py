@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import inspect
 import json
 import logging
@@ -19,6 +20,7 @@ from perdure.agents.sessions.session import apply_changes, copy_state, find_chan
 from perdure.agents.tools.context import FunctionInvocationContext, expand_tools, join_tools, tool_name
 from perdure.agents.tools.schema import ArgumentsError
 from perdure.agents.tools.tool import FunctionTool, run_in_thread
+from perdure.agents.turn.approvals import REJECTED
 from perdure.clock import SystemClock
 from perdure.engine import NOT_DONE, OutOfTimeError, is_async, is_final, is_inside_step, within
 from perdure.errors import (
@@ -141,7 +143,7 @@ class ToolCaller:
         """Make one call as a step, or return its recorded outcome."""
         call = decision.call
         if not decision.is_approved:
-            return CallOutcome([decision.rejection()])
+            return CallOutcome([function_result(call, REJECTED)])
         is_called = False
 
         async def work() -> dict[str, Any]:
@@ -172,7 +174,10 @@ class ToolCaller:
         if tool is None:
             return CallOutcome([function_error(call, f"there is no tool named {call.name!r}", "unknown tool")])
         if isinstance(tool, _LostTool):
-            raise tool.error()
+            raise ToolException(
+                f"tool {tool.name!r} was added by tool {tool.adder!r} before this run was resumed, and is unknown now; "
+                "list it in additional_tools of the client's function_invocation_configuration"
+            )
         try:
             arguments = tool.validate_arguments(_parse_arguments(call))
         except ArgumentsError as error:
@@ -223,14 +228,11 @@ class ToolCaller:
 
     async def _attempt(self, tool: FunctionTool, context: FunctionInvocationContext) -> Any:
         """Call the function with the tool's retries and timeout."""
-
-        async def invoke() -> Any:
-            call_id = context.metadata.get("call_id")
-            return await tool.invoke(arguments=context.arguments, context=context, tool_call_id=call_id)
-
-        policy, activation = _without_questions(tool.policy), self.turn.activation
-        if policy is NO_POLICY:
+        call_id = context.metadata.get("call_id")
+        invoke = functools.partial(tool.invoke, arguments=context.arguments, context=context, tool_call_id=call_id)
+        if tool.policy is NO_POLICY:
             return await invoke()
+        policy, activation = _without_questions(tool.policy), self.turn.activation
         if activation is None:
             return await _retry_in_place(invoke, policy, tool.name)
         step = StepCall("attempt", invoke, (), retry=policy.retry, timeout=policy.timeout, is_stable=True)
@@ -343,12 +345,6 @@ class _LostTool(FunctionTool):
     """A tool that was added before a restart and is not found now: its description is known, its function is not."""
 
     adder: str = ""
-
-    def error(self) -> ToolException:
-        return ToolException(
-            f"tool {self.name!r} was added by tool {self.adder!r} before this run was resumed, and is unknown now; "
-            "list it in additional_tools of the client's function_invocation_configuration"
-        )
 
 
 async def _never_called(**_: Any) -> None:
