@@ -174,7 +174,14 @@ class Agent(BaseAgent, Generic[OptionsT]):
         **settings: Unpack[BaseAgentSettings],
     ) -> None:
         super().__init__(**settings)
-        _require_arguments(client, instructions, default_options)
+        if not callable(getattr(client, "get_response", None)):
+            raise TypeError(
+                f"an agent needs a chat client with get_response, not {client!r}; use Agent(client, instructions)"
+            )
+        if not isinstance(cast("object", instructions), str | None):
+            raise TypeError(f"instructions must be a str, not {instructions!r}; join several with newlines")
+        if not isinstance(cast("object", default_options), Mapping | None):
+            raise TypeError(f"default_options must be a dict of options, such as ChatOptions, not {default_options!r}")
         self.client = client
         self.compaction_strategy = compaction_strategy
         self.tokenizer = tokenizer
@@ -282,14 +289,3 @@ class Agent(BaseAgent, Generic[OptionsT]):
         """Close everything that was opened."""
         exits, self._perdure_exits = self._perdure_exits, AsyncExitStack()
         await exits.aclose()
-
-
-def _require_arguments(client: object, instructions: object, default_options: object) -> None:
-    if not callable(getattr(client, "get_response", None)):
-        raise TypeError(
-            f"an agent needs a chat client with get_response, not {client!r}; use Agent(client, instructions)"
-        )
-    if instructions is not None and not isinstance(instructions, str):
-        raise TypeError(f"instructions must be a str, not {instructions!r}; join several with newlines")
-    if default_options is not None and not isinstance(default_options, Mapping):
-        raise TypeError(f"default_options must be a dict of options, such as ChatOptions, not {default_options!r}")

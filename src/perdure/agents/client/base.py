@@ -182,8 +182,8 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
         turn = current_turn(type(self).__name__, request.messages)
         response_format = given.get("response_format")
         if stream:
-            return ask_model_stream(turn, lambda: self._perdure_ask_stream(request), response_format)
-        return ask_model(turn, lambda: self._perdure_ask(request), response_format)
+            return ask_model_stream(turn, partial(self._perdure_ask_stream, request), response_format)
+        return ask_model(turn, partial(self._perdure_ask, request), response_format)
 
     async def _perdure_ask(self, request: ModelRequest) -> ChatResponse[Any]:
         messages = await request.compacted_messages()

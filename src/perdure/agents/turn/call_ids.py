@@ -39,17 +39,16 @@ class CallIds:
         every = [content for message in response.messages for content in message.contents]
         done = {content.call_id for content in every if content.type == "function_result"}
         self.is_stored_by_provider |= response.conversation_id is not None
-
-        def with_id(content: Content) -> Content:
-            return self._with_id(content) if is_local_call(content) and content.call_id not in done else content
-
         whole = copy.copy(response)
         whole.messages = [
-            message.with_contents([with_id(content) for content in message.contents]) for message in response.messages
+            message.with_contents([each if each.call_id in done else self._with_id(each) for each in message.contents])
+            for message in response.messages
         ]
         return whole
 
     def _with_id(self, call: Content) -> Content:
+        if not is_local_call(call):
+            return call
         given = call.call_id or ""
         before = self._seen.setdefault(given, [])
         # A model may repeat one call.

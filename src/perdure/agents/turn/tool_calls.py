@@ -202,13 +202,14 @@ class ToolCaller:
         outcome = await self._invoke(call, tool, context)
         if before is not None:
             outcome.session_changes = list(find_changes(before, context.session.state))
-        outcome.tool_changes = _describe_tool_changes(tool.name, context.added_tools, context.removed_tools)
+        if context.added_tools or context.removed_tools:
+            outcome.tool_changes = _describe_tool_changes(tool.name, context.added_tools, context.removed_tools)
         return outcome
 
     async def _invoke(self, call: Content, tool: FunctionTool, context: FunctionInvocationContext) -> CallOutcome:
         """Run the middleware around the function and turn errors into results."""
         try:
-            await call_chain(self.middleware, context, lambda: self._attempt(tool, context))
+            await call_chain(self.middleware, context, functools.partial(self._attempt, tool, context))
         except MiddlewareTermination as termination:
             result = context.result if termination.result is None else termination.result
             return CallOutcome([_to_result(call, tool, result)], ends_turn=True)
@@ -352,9 +353,7 @@ async def _never_called(**_: Any) -> None:
 
 
 def _describe_tool_changes(adder: str, added: Sequence[Any], removed: Sequence[str]) -> list[Any]:
-    """Return what a tool changed in the list of tools, for its record; an empty list if nothing."""
-    if not added and not removed:
-        return []
+    """Return the changes of a tool to the list of tools, for its record."""
     specs: list[Any] = []
     for each in expand_tools(added):
         if isinstance(each, FunctionTool):
