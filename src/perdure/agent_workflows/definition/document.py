@@ -31,8 +31,19 @@ from pydantic import (
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypedDict, override
 
-import perdure
-from perdure import Retry, SupportsAgentRun
+from perdure import (
+    AgentException,
+    ChatClientException,
+    ChatClientInvalidAuthException,
+    ChatClientInvalidRequestException,
+    ChatClientInvalidResponseException,
+    ExecutorTimeoutError,
+    Retry,
+    StepTimeoutError,
+    SupportsAgentRun,
+    ToolException,
+    ToolExecutionException,
+)
 from perdure.agent_workflows.definition.conditions import And, Condition, condition_of, tag_of
 from perdure.agent_workflows.definition.values import (
     OUTPUT_TYPES,
@@ -63,10 +74,10 @@ if TYPE_CHECKING:
     from perdure.agent_workflows.errors import Place
 
 _OUR_ERRORS: Final = (
-    *(perdure.AgentException, perdure.ToolException, perdure.ToolExecutionException),
-    *(perdure.ExecutorTimeoutError, perdure.StepTimeoutError, AgentWorkflowError, MissingInputError),
-    *(perdure.ChatClientException, perdure.ChatClientInvalidAuthException),
-    *(perdure.ChatClientInvalidRequestException, perdure.ChatClientInvalidResponseException),
+    *(AgentException, ToolException, ToolExecutionException),
+    *(ExecutorTimeoutError, StepTimeoutError, AgentWorkflowError, MissingInputError),
+    *(ChatClientException, ChatClientInvalidAuthException),
+    *(ChatClientInvalidRequestException, ChatClientInvalidResponseException),
 )
 _ERRORS: Final[Mapping[str, type[Exception]]] = {
     **{name: each for name, each in vars(builtins).items() if isinstance(each, type) and issubclass(each, Exception)},
