@@ -130,7 +130,7 @@ class Manifest:
         return digest(text.encode("utf-8", "surrogatepass") + b"\n" + self.header + pieces)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class NewRun:
     """The data of a run that begins, at its start or as a fork of a checkpoint."""
 
@@ -142,7 +142,7 @@ class NewRun:
     parent_checkpoint_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class RunRecord:
     """A run as a store knows it. A fork's head is its parent's checkpoint until its first commit."""
 
@@ -174,7 +174,7 @@ class RunRecord:
         return self.status if self.halt is None else self.halt.kind
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Halt:
     """Reason why a run does not go on by itself. The next lease ends the halt, except for a run that was exported."""
 
@@ -187,7 +187,7 @@ class Halt:
     """Details of the engine. A store never reads them."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Due:
     """A run that can go on and has no living owner, with the number of the newest command that waits."""
 
@@ -195,7 +195,7 @@ class Due:
     commands: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Owner:
     """A process that advances runs, described so that others can tell whether it is alive."""
 
@@ -208,7 +208,7 @@ class Owner:
         return f"process {self.pid} on {self.host}"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Lease:
     """A lease: the right to advance one run. Every write carries the fencing token; a replaced token writes nothing."""
 
@@ -277,7 +277,7 @@ class EventBatch:
         return digest(_compact(identity).encode("utf-8", "surrogatepass") + b"\n" + self.data)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Command:
     """Something from outside that waits in a run's inbox: an answer, a message, a cancellation."""
 
@@ -300,7 +300,7 @@ class Command:
         return digest(_compact(identity).encode("utf-8", "surrogatepass") + b"\n" + self.data)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Mark:
     """Progress of a run: its newest commit, event and waiting command, its owner, and whether it is halted.
 
@@ -334,7 +334,7 @@ class JournalRecord:
         return digest(_compact(identity).encode("ascii") + b"\n" + self.data)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class WholeCheckpoint:
     """A checkpoint with its blobs, and its run when it was read."""
 
@@ -343,7 +343,7 @@ class WholeCheckpoint:
     run: RunRecord | None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class SinceHead:
     """Journal of a run, and the commands that wait for it."""
 

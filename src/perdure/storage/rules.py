@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from perdure.data_classes import evolve
 from perdure.errors import (
     CheckpointDamagedError,
     CommandWaitsError,
@@ -328,22 +329,14 @@ def number_events(state: RunState, commit: Commit) -> EventBatch | None:
 def commit(state: RunState, commit: Commit) -> RunState:
     """Return the run after a commit."""
     manifest, before = commit.manifest, state.record
-    # Field by field: `replace` takes four times as long, and every superstep does this.
-    record = RunRecord(
-        before.run_id,
-        before.workflow_name,
-        before.created_at,
-        before.nonce,
-        before.input_digest,
-        before.parent_checkpoint_id,
-        manifest.checkpoint_id,
-        manifest.position,
-        commit.settled,
-        before.owner,
-        commit.status,
-        commit.wake_at,
-        before.events + (commit.events.count if commit.events else 0),
-        before.halt,
+    record = evolve(
+        before,
+        head=manifest.checkpoint_id,
+        position=manifest.position,
+        settled=commit.settled,
+        status=commit.status,
+        wake_at=commit.wake_at,
+        events=before.events + (commit.events.count if commit.events else 0),
         attempts=0,
     )
     return RunState(record, token=state.token, moment=moment(manifest.timestamp))
