@@ -168,7 +168,7 @@ def test_every_class_that_can_be_stored_is_pinned() -> None:
     missing = sorted(f"{cls.__module__}:{cls.__qualname__}" for cls in _storable() if pinned_name(cls) is None)
     assert not missing, (
         f"{missing} can be stored and have no pinned name: add each to STORED_NAMES in perdure/stored_names.py, under "
-        "the name that it is first released with; for a class that was renamed, write its former name as the value"
+        "the name that it is first released with; for a class that was renamed, add its former name: Present=Former"
     )
 
 
