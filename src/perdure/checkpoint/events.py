@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.checkpoint.documents import EVENT, DocumentReader, event_tree
-from perdure.codec import DamagedPartError, DataclassKind, as_kept, decode, document, loads, stored_name, verified
+from perdure.codec import DamagedPartError, DataclassKind, as_kept, decode, document, loads, stored_name, stored_tree
 from perdure.data_classes import value_class
 from perdure.errors import CheckpointDamagedError, IncompatibleTypeError, UntrustedTypeError
 from perdure.events import CheckpointInfo, Undecoded, WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
 from perdure.records import NewEvents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from perdure.checkpoint.documents import Tree
     from perdure.codec import Codec
@@ -141,34 +140,4 @@ class EventReader:
         try:
             return decode(self.codec, kept)
         except (UntrustedTypeError, IncompatibleTypeError) as error:
-            tree = loads(kept.require_encoded().text)
-            with suppress(RecursionError):
-                tree = _unfolded(tree, self.blobs)
-            return Undecoded(str(error), tree)
-
-
-def _unfolded(tree: Any, blobs: Mapping[str, bytes]) -> Any:
-    """Insert blobs and chunks into a stored tree. Raises DamagedPartError."""
-    match tree:
-        case {"~": "part", "part": address}:
-            return _unfolded(loads(verified(blobs, address)), blobs)
-        case {"~": tag, "chunks": addresses, **further}:
-            chunks = [_unfolded(chunk, blobs) for chunk in _chunks(addresses, blobs)]
-            if tag == "object":
-                return {key: value for chunk in chunks for key, value in chunk.items()}
-            return {"~": tag, **_unfolded(further, blobs), "items": [each for chunk in chunks for each in chunk]}
-        case dict():
-            return {key: _unfolded(value, blobs) for key, value in cast("dict[str, Any]", tree).items()}
-        case list():
-            return [_unfolded(each, blobs) for each in cast("list[Any]", tree)]
-        case _:
-            return tree
-
-
-def _chunks(addresses: Sequence[str], blobs: Mapping[str, bytes]) -> Iterator[Any]:
-    for address in addresses:
-        match loads(verified(blobs, address)):
-            case {"~": "index", "chunks": inner}:
-                yield from _chunks(inner, blobs)
-            case chunk:
-                yield chunk
+            return Undecoded(str(error), stored_tree(kept.require_encoded().text, self.blobs, path=kept.path))

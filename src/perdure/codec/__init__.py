@@ -14,6 +14,7 @@ from perdure.codec.codec import (
     as_kept,
     decode,
     plain_data,
+    stored_tree,
 )
 from perdure.codec.encoded import (
     INLINE_LENGTH_MAX,

@@ -33,7 +33,7 @@ from perdure.codec.objects import (
     write_class,
     write_pickle,
 )
-from perdure.codec.reader import Node, Origin, Reader, Source, Tag
+from perdure.codec.reader import Node, Origin, Read, Reader, Source, Tag
 from perdure.codec.trust import Trust
 from perdure.codec.writer import ATOMS, LEAF_LENGTH_MIN, Leaf, Memo, Write, Writer, text_leaf, to_bytes, too_deep
 from perdure.data_classes import new_dict, new_list, new_set, value_class
@@ -203,8 +203,18 @@ def _whole(leaf: Leaf) -> Encoded:
 
 def plain_data(text: bytes, blobs: Mapping[str, bytes], *, path: str) -> Any:
     """Decode a value without its types, as plain JSON data. Raises DamagedPartError."""
+    return _read_with(_plain, text, blobs, path)
+
+
+def stored_tree(text: bytes, blobs: Mapping[str, bytes], *, path: str) -> Any:
+    """Return the stored JSON of a value, with its blobs and chunks inserted. Raises DamagedPartError."""
+    return _read_with(lambda _, node: node, text, blobs, path)
+
+
+def _read_with(read: Read, text: bytes, blobs: Mapping[str, bytes], path: str) -> Any:
+    """Decode a value with one reader for all tagged objects."""
     codec = Codec(Trust.of())
-    codec.tags = _PLAIN_TAGS
+    codec.tags = {name: Tag(read, tag.keys) for name, tag in codec.tags.items()}
     return codec.decode(text, blobs, path=path)
 
 
@@ -236,9 +246,6 @@ def _offset(offset: timedelta) -> str:
     sign = "-" if offset < timedelta() else "+"
     hours, minutes = divmod(int(abs(offset).total_seconds()) // 60, 60)
     return f"{sign}{hours:02}:{minutes:02}"
-
-
-_PLAIN_TAGS: Mapping[str, Tag] = {name: Tag(_plain, tag.keys) for name, tag in {**_TAGS, "pickle": PICKLE_TAG}.items()}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

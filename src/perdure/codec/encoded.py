@@ -6,7 +6,7 @@ import json
 import threading
 from dataclasses import dataclass, field, replace
 from json.encoder import encode_basestring
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from perdure.codec.errors import DamagedPartError
 from perdure.data_classes import new_dict
@@ -15,30 +15,10 @@ from perdure.records import Blob, digest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from perdure.codec.log import LogNode
+
 INLINE_LENGTH_MAX = 2048
 """A longer text becomes a blob of its own when it is inserted into a document."""
-
-
-class Branch(Protocol):
-    """A node of a log, with everything it refers to. Its content is loaded on demand."""
-
-    @property
-    def hash(self) -> str:
-        """The hash of the blob."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """The size in bytes of the blob and of everything it refers to."""
-        ...
-
-    def blob(self) -> Blob:
-        """Return the blob. Raises CheckpointDamagedError if it was read and is damaged."""
-        ...
-
-    def within(self) -> tuple[Mapping[str, Blob], Mapping[str, Branch]]:
-        """Return the blobs that this one refers to, directly or not, and further log nodes."""
-        ...
 
 
 @dataclass(slots=True)
@@ -55,7 +35,7 @@ class Encoded:
     """The hashes of the blobs that the text itself refers to."""
     immutable: bool = False
     """True if nothing inside can change: then the encoded object itself can be given out again."""
-    branches: Mapping[str, Branch] = field(default_factory=new_dict, compare=False, repr=False)
+    branches: Mapping[str, LogNode] = field(default_factory=new_dict, compare=False, repr=False)
     """The log nodes of the value, by hash."""
     memories: object = field(default=None, compare=False, repr=False)
     """Entries of the codec's memo that live as long as this object."""
@@ -135,14 +115,14 @@ def _stored_blob(address: str, data: bytes) -> Blob:
         return Blob(address, data, kind="raw")
 
 
-_Place: TypeAlias = "tuple[Blob | None, Iterator[str], Mapping[str, Blob], Mapping[str, Branch]]"
+_Place: TypeAlias = "tuple[Blob | None, Iterator[str], Mapping[str, Blob], Mapping[str, LogNode]]"
 """A blob, the iterator over its remaining references, and where the blobs are found."""
 
 
 def _walked(
     refs: Iterable[str],
     blobs: Mapping[str, Blob],
-    branches: Mapping[str, Branch],
+    branches: Mapping[str, LogNode],
     is_known: Callable[[str], bool],
 ) -> Iterator[Blob]:
     """Walk from the leaves up, without recursion, because nested values may be deep."""
@@ -237,7 +217,7 @@ def document(tree: object) -> Encoded:
     filled = [b""] * (len(between) + len(inserted))
     filled[::2], filled[1::2] = between, [each.text for each in inserted]
     made: dict[str, Blob] = {}
-    branches: dict[str, Branch] = {}
+    branches: dict[str, LogNode] = {}
     refs: list[str] = []
     for each in inserted:
         if each.refs:

@@ -20,8 +20,6 @@ from perdure.records import Blob
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
 
-    from perdure.codec.encoded import Branch
-
 _CHUNK_LENGTH_MIN = 1024
 _WIDTH = 8
 
@@ -37,7 +35,7 @@ class LogNode:
     _blob: Blob | None = None
     _size: int | None = None
     _children: tuple[LogNode, ...] | None = None
-    needs: tuple[Mapping[str, Blob], Mapping[str, Branch]] | None = None
+    needs: tuple[Mapping[str, Blob], Mapping[str, LogNode]] | None = None
     shared: Sequence[Any] | None = None
     """The elements of a chunk that was made here, if none of them can change."""
 
@@ -66,7 +64,7 @@ class LogNode:
                 self._blob = Blob(self.hash, data, references(data))
         return self._blob
 
-    def within(self) -> tuple[Mapping[str, Blob], Mapping[str, Branch]]:
+    def within(self) -> tuple[Mapping[str, Blob], Mapping[str, LogNode]]:
         """Return the blobs and nodes that the blob refers to."""
         if self.needs is None:
             children = {child.hash: child for child in self.children()}
@@ -188,10 +186,10 @@ def _grow(nodes: list[LogNode], node: LogNode) -> None:
         nodes[-_WIDTH:] = [LogNode.above(tuple(nodes[-_WIDTH:]))]
 
 
-def _take_needs(writer: Writer, blob: Blob, mark: int) -> tuple[Mapping[str, Blob], Mapping[str, Branch]]:
+def _take_needs(writer: Writer, blob: Blob, mark: int) -> tuple[Mapping[str, Blob], Mapping[str, LogNode]]:
     """Return what a chunk needs, and remove from the writer the blobs that only this chunk needs."""
     made: dict[str, Blob] = {}
-    branches: dict[str, Branch] = {}
+    branches: dict[str, LogNode] = {}
     waiting = list(blob.refs)
     while waiting:
         address = waiting.pop()
@@ -223,7 +221,7 @@ def _read_nodes(tree: Node, heights: Sequence[Any], origin: Origin) -> tuple[Log
 
 def _read_node(address: Any, count: Any, height: Any, size: Any, origin: Origin) -> LogNode:
     known = origin.source.branch(require(address, str, "chunk"))
-    if isinstance(known, LogNode) and known.count == count:
+    if known is not None and known.count == count:
         return known
     if require(count, int, "counts") < 1 or require(height, int, "heights") < 0:
         raise DamagedPartError("a chunk of a log has no elements")

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from perdure.codec.codec import Codec
-    from perdure.codec.encoded import Branch, Encoded
+    from perdure.codec.encoded import Encoded
+    from perdure.codec.log import LogNode
 
 Node: TypeAlias = "dict[str, Any]"
 """A JSON object with a tag. Its content is decoded before it is read itself."""
@@ -283,7 +284,7 @@ class Source:
     """Long strings and bytes that were read. The memo keeps them as long as this object exists."""
     chunks: dict[str, Chunk] = field(default_factory=new_dict)
     """Chunks that were decoded."""
-    branches: dict[str, Branch] = field(default_factory=new_dict)
+    branches: dict[str, LogNode] = field(default_factory=new_dict)
     """Log nodes that were read, so that the same object is used again."""
     _verified: set[str] = field(default_factory=new_set)
 
@@ -302,7 +303,7 @@ class Source:
         """Return True if a blob was made here, with everything it refers to."""
         return self.encoded is not None and address in self.encoded.made
 
-    def branch(self, address: str) -> Branch | None:
+    def branch(self, address: str) -> LogNode | None:
         """Return a log node that was read before."""
         made = None if self.encoded is None else self.encoded.branches.get(address)
         return made or self.branches.get(address)

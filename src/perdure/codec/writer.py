@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from perdure.codec.codec import Codec
-    from perdure.codec.encoded import Branch
+    from perdure.codec.log import LogNode
     from perdure.records import BlobKind
 
 ATOMS: set[type] = {
@@ -336,7 +336,7 @@ class Writer:
     codec: Codec
     sorts_mappings: bool = False
     blobs: dict[str, Blob] = field(default_factory=new_dict)
-    branches: dict[str, Branch] = field(default_factory=new_dict)
+    branches: dict[str, LogNode] = field(default_factory=new_dict)
     """The log nodes that the text refers to."""
     refs: list[str] = field(default_factory=new_list)
     """The blobs that the text so far refers to."""
