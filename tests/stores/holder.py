@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +22,30 @@ class Holder(Program):
         super().__init__(kind, path)
         opened: Callable[..., FileStore | SqliteStore] = SqliteStore if kind == "sqlite" else FileStore
         self.store = opened(path, lease_seconds=lease_seconds)
+        self._arguments = (kind, path, lease_seconds)
 
     @override
     async def do(self, order: dict[str, Any]) -> object:
-        if order["do"] == "block the event loop":
-            say("blocked")
-            # Nothing else runs in this loop until a line comes.
-            return sys.stdin.readline()
-        return await super().do(order)
+        match order:
+            case {"do": "block the event loop"}:
+                say("blocked")
+                # Nothing else runs in this loop until a line comes.
+                return sys.stdin.readline()
+            case {"do": "copy", "directory": directory, "to": target}:
+                shutil.copytree(directory, target)
+                return None
+            case {"do": "open and close another storage", "run": run_id}:
+                other = Holder(*self._arguments)
+                await other.acquire(run_id, takeover=False)
+                await other.runs[run_id].commit()
+                await other.runs[run_id].release()
+                await other.store.close()
+                return None
+            case {"do": "close"}:
+                await self.store.close()
+                return None
+            case _:
+                return await super().do(order)
 
 
 def hold_in_a_fork(holder: Holder, run_id: str) -> object:

@@ -209,6 +209,48 @@ async def test_a_forked_child_keeps_a_lease_of_its_own(start: Callable[..., Hold
     await store.close()
 
 
+async def test_a_process_that_copies_its_own_store_keeps_its_leases(
+    start: Callable[..., Holder], store: TenantStore, owners: Path, tmp_path: Path
+) -> None:
+    owner = start(3600.0)
+    assert owner.ask("claim", run="r") == OK
+    assert owner.ask("commit", run="r", times=1) == OK
+    assert owner.ask("copy", directory=str(owners), to=str(tmp_path / "backup")) == OK
+    with pytest.raises(RunBusyError):
+        await store.acquire("r")
+    await store.close()
+
+
+async def test_closing_one_of_several_storages_costs_no_lease(start: Callable[..., Holder], store: TenantStore) -> None:
+    owner = start(3600.0)
+    assert owner.ask("claim", run="r") == OK
+    assert owner.ask("commit", run="r", times=1) == OK
+    assert owner.ask("open and close another storage", run="s") == OK
+    with pytest.raises(RunBusyError):
+        await store.acquire("r")
+    assert owner.ask("close") == OK
+    with pytest.raises(RunBusyError):
+        await store.acquire("r")
+    assert owner.ask("commit", run="r", times=1) == OK
+    assert owner.ask("release", run="r") == OK
+    await store.acquire("r")
+    await store.close()
+
+
+async def test_a_forked_child_does_not_keep_its_dead_parent_alive(
+    start: Callable[..., Holder], store: TenantStore
+) -> None:
+    parent = start(3600.0)
+    assert parent.ask("claim", run="parent's") == OK
+    assert parent.ask("commit", run="parent's", times=1) == OK
+    assert parent.ask("hold in a fork", run="child's") == OK
+    with pytest.raises(RunBusyError):
+        await store.acquire("parent's")
+    parent.kill()
+    await store.acquire("parent's")
+    await store.close()
+
+
 @pytest.mark.parametrize("kind", ["sqlite"])
 async def test_runs_of_a_frozen_owner_are_due_when_its_lease_has_expired(
     start: Callable[..., Holder], place: Path

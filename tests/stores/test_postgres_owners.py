@@ -126,7 +126,7 @@ def test_owner_gets_a_new_session_after_the_server_restarts(server: Server) -> N
         with looking(server, "s") as connection:
             found = connection.execute("SELECT server_started = pg_postmaster_start_time() FROM owners").fetchall()
         assert found == [(True,)]
-        owners.leave()
+        owners.close()
 
 
 def enters(owners: PostgresOwners) -> bool:
@@ -146,7 +146,7 @@ def test_a_process_lives_for_as_long_as_one_of_its_stores_is_open(schema: str) -
             each.enter()
         for each in owners:
             dead.append(looks_dead(database))
-            each.leave()
+            each.close()
         assert [*dead, looks_dead(database)] == [False, False, True]
 
 

@@ -1,36 +1,85 @@
 """Owners of leases on one machine or one shared directory, and whether they are alive.
 
-A process holds a lock on a file of its own while it lives, and touches the file as its heartbeat. The kernel releases
-the lock when the process ends, however it ends, so whoever can take the lock knows that the owner is dead. An owner
-that is stopped, or whose machine is out of reach, keeps its lock and touches nothing. Others may replace it when the
-lease in its file has expired, by the clock of the file system.
+A process holds a lock on a file of its own while it has leases, and writes its heartbeat there. The kernel releases the
+lock when the process ends, however it ends, so whoever can take the lock knows that the owner is dead. An owner that is
+stopped, or whose machine is out of reach, keeps its lock and has no heartbeat. Others may replace it when the lease in
+its file has expired.
 
-Nobody removes the file of an owner that may be alive. So an owner without a file has ended, on whichever machine.
+Nobody removes the file of an owner that may have leases. So an owner without a file has ended, on whichever machine.
+
+On Linux the lock belongs to the open file (`F_OFD_SETLK`). It excludes the record locks of earlier releases. Elsewhere
+it is a record lock itself, which the kernel drops if the process closes any other descriptor of the file: there, a
+process must not copy the directory of a store while it has leases.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import fcntl
 import json
 import math
 import os
 import platform
+import struct
+import sys
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from perdure.clock import SystemClock
 from perdure.records import Owner
 from perdure.storage.disk import boot_id
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
 
 LEASE_SECONDS = 30.0
 """Default time that others wait for an owner without a sign of life."""
 
 _BEATS_PER_LEASE = 3
 _CONTENT_SIZE_MAX = 4096
+_CLOSED = -1
+
+
+class LockFile:
+    """An open lock file of this process."""
+
+    def __init__(self, descriptor: int, owner: Owner, *, lease_seconds: float) -> None:
+        self.descriptor = descriptor
+        self.lease_seconds = lease_seconds
+        self.leases: set[Hashable] = set()
+        """The leases of this process in this place."""
+        self._owner = owner
+        # The number of a closed descriptor may name another file at once.
+        self._open = threading.Lock()
+
+    def touch(self) -> float:
+        """Write a heartbeat. Return the time by the clock of the file system. Raises OSError."""
+        with self._open:
+            if self.descriptor == _CLOSED:
+                raise OSError(errno.EBADF, "the lock file is closed")
+            os.utime(self.descriptor)
+            touched = os.fstat(self.descriptor).st_mtime
+            fields = {
+                "lease_seconds": self.lease_seconds,
+                "host": self._owner.host,
+                "boot": self._owner.boot,
+                "beat": _uptime(),
+            }
+            content = json.dumps(fields).encode() + b"\n"
+            os.pwrite(self.descriptor, content, 0)
+            os.ftruncate(self.descriptor, len(content))
+        return touched
+
+    def close(self) -> None:
+        """Release the lock."""
+        with self._open:
+            descriptor, self.descriptor = self.descriptor, _CLOSED
+            os.close(descriptor)
 
 
 class Heartbeat:
@@ -40,44 +89,39 @@ class Heartbeat:
     """
 
     def __init__(self) -> None:
-        self._leases: dict[int, float] = {}
-        self._shortened = threading.Event()
+        self._files: tuple[LockFile, ...] = ()
+        self._changed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def keep(self, descriptor: int, *, lease_seconds: float) -> None:
-        """Touch an open file from now on."""
-        is_shorter = lease_seconds < min(self._leases.values(), default=0.0)
+    def keep(self, file: LockFile) -> None:
+        """Touch a lock file from now on."""
+        is_shorter = file.lease_seconds < min((each.lease_seconds for each in self._files), default=math.inf)
         # Replaced, never changed: the thread reads it at any time.
-        self._leases = {**self._leases, descriptor: lease_seconds}
+        self._files = (*self._files, file)
         if self._thread is None:
             self._thread = threading.Thread(target=self._beat, name="perdure heartbeat", daemon=True)
             self._thread.start()
         elif is_shorter:
-            self._shortened.set()
+            self._changed.set()
+
+    def drop(self, file: LockFile) -> None:
+        """Touch a lock file no longer."""
+        self._files = tuple(each for each in self._files if each is not file)
 
     def _beat(self) -> None:
         while True:
-            self._shortened.wait(min(self._leases.values()) / _BEATS_PER_LEASE)
-            self._shortened.clear()
-            for descriptor in self._leases:
+            shortest = min((file.lease_seconds for file in self._files), default=None)
+            self._changed.wait(None if shortest is None else shortest / _BEATS_PER_LEASE)
+            self._changed.clear()
+            for file in self._files:
                 # The trouble with the file may be over by the next beat.
                 with contextlib.suppress(OSError):
-                    _touch(descriptor)
+                    file.touch()
 
 
-def _touch(descriptor: int) -> float:
-    """Set a file's time to now, by the clock of its file system. Return that time."""
-    os.utime(descriptor)
-    return os.fstat(descriptor).st_mtime
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """A lock file of this process."""
-
-    descriptor: int
-    """Must stay the only one: the kernel drops a process's lock on a file when any descriptor of it is closed."""
-    lease_seconds: float
+def _uptime() -> float:
+    """Return a time that all processes since the start of this machine share, and that nobody can set."""
+    return time.monotonic()  # noqa: TID251 - leases are real time, whatever clock the runs have
 
 
 @dataclass(slots=True)
@@ -85,7 +129,7 @@ class _Process:
     """This process as others see it. A forked child starts with a new one."""
 
     owner: Owner | None = None
-    held: dict[Path, _Held] = field(default_factory=lambda: {})
+    held: dict[Path, LockFile] = field(default_factory=lambda: {})
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
 
@@ -119,19 +163,42 @@ class Owners:
         self._directory = Path(os.path.realpath(directory))
         self._lease_seconds = require_lease(lease_seconds)
 
-    def enter(self) -> Owner:
-        """Return this process as an owner, with its lock file held until it ends."""
+    def enter(self, lease: Hashable = None) -> Owner:
+        """Return this process as an owner, with a lock file. `close` keeps the file until `lease` has ended."""
         owner = this_process()
         with _lock:
             path = self._path(owner)
-            held = _process.held.get(path)
-            if not path.exists():
+            file = _process.held.get(path)
+            if file is None or not path.exists():
                 self._directory.mkdir(parents=True, exist_ok=True)
                 self._sweep(owner)
-                self._hold(owner)
-            elif held and held.lease_seconds > self._lease_seconds:
-                self._keep(path, held.descriptor, owner)
+                file = self._hold(owner, path)
+            elif file.lease_seconds > self._lease_seconds:
+                _process.heartbeat.drop(file)
+                file.lease_seconds = self._lease_seconds
+                file.touch()
+                _process.heartbeat.keep(file)
+            if lease is not None:
+                file.leases.add(lease)
         return owner
+
+    def leave(self, lease: Hashable) -> None:
+        """Note the end of a lease."""
+        file = _process.held.get(self._path(this_process()))
+        if file:
+            file.leases.discard(lease)
+
+    def close(self) -> None:
+        """Release the lock file, unless this process has leases here. `enter` makes another one."""
+        path = self._path(this_process())
+        with _lock:
+            file = _process.held.get(path)
+            if file and not file.leases:
+                del _process.held[path]
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                _process.heartbeat.drop(file)
+                file.close()
 
     def is_replaceable(self, owner: Owner) -> bool:
         """Return whether others may take the leases of an owner: it is gone, or it is this process."""
@@ -161,23 +228,30 @@ class Owners:
             return False
         try:
             # In this order, so that a pause between the two does not count against the owner.
-            now = self._now(me)
+            now, uptime = self._now(me), _uptime()
             touched, content = _read(self._path(owner))
         except FileNotFoundError:
             return True
-        lease_seconds = content.get("lease_seconds")
+        lease_seconds, beat = content.get("lease_seconds"), content.get("beat")
         # Files of earlier releases contain no lease, and nobody touches them.
-        return isinstance(lease_seconds, int | float) and now - touched > lease_seconds
+        if not isinstance(lease_seconds, int | float) or now - touched <= lease_seconds:
+            return False
+        # Somebody may have set the clock. On one machine there is a time that nobody sets.
+        if isinstance(beat, int | float) and content.get("boot") == me.boot != "":
+            return uptime - beat > lease_seconds
+        return True
 
     def _now(self, me: Owner) -> float:
         """Return the time by the clock of the file system, which all who share the directory have in common."""
-        held = _process.held.get(self._path(me))
-        if held:
-            return _touch(held.descriptor)
+        file = _process.held.get(self._path(me))
+        if file:
+            with contextlib.suppress(OSError):  # closed meanwhile
+                return file.touch()
         probe = self._directory / f"{me.id}.now"
         descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT, 0o644)
         try:
-            return _touch(descriptor)
+            os.utime(descriptor)
+            return os.fstat(descriptor).st_mtime
         finally:
             os.close(descriptor)
             probe.unlink(missing_ok=True)
@@ -185,23 +259,25 @@ class Owners:
     def _path(self, owner: Owner) -> Path:
         return self._directory / f"{owner.id}.lock"
 
-    def _hold(self, owner: Owner) -> None:
+    def _hold(self, owner: Owner, path: Path) -> LockFile:
         """Lock the file before it gets its name, so that nobody ever sees it unlocked or without its lease."""
-        path = self._path(owner)
         unnamed = path.with_suffix(".new")
-        descriptor = os.open(unnamed, os.O_RDWR | os.O_CREAT, 0o644)
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._keep(path, descriptor, owner)
-        unnamed.rename(path)
-
-    def _keep(self, path: Path, descriptor: int, owner: Owner) -> None:
-        """Write the lease to the file and start its heartbeat."""
-        fields = {"lease_seconds": self._lease_seconds, "host": owner.host, "boot": owner.boot}
-        content = json.dumps(fields).encode() + b"\n"
-        os.pwrite(descriptor, content, 0)
-        os.ftruncate(descriptor, len(content))
-        _process.heartbeat.keep(descriptor, lease_seconds=self._lease_seconds)
-        _process.held[path] = _Held(descriptor, self._lease_seconds)
+        file = LockFile(os.open(unnamed, os.O_RDWR | os.O_CREAT, 0o644), owner, lease_seconds=self._lease_seconds)
+        try:
+            _take_lock(file.descriptor, fcntl.F_WRLCK)
+            file.touch()
+            unnamed.rename(path)
+        except BaseException:
+            file.close()
+            raise
+        if removed := _process.held.get(path):
+            # Somebody has removed the file by hand.
+            file.leases |= removed.leases
+            _process.heartbeat.drop(removed)
+            removed.close()
+        _process.held[path] = file
+        _process.heartbeat.keep(file)
+        return file
 
     def _sweep(self, me: Owner) -> None:
         """Remove files of dead processes of this machine."""
@@ -244,6 +320,15 @@ def _parse(content: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}
 
 
+def _take_lock(descriptor: int, kind: int) -> None:
+    """Lock a whole file, shared (F_RDLCK) or exclusive (F_WRLCK), without waiting. Raises OSError if another has it."""
+    if sys.platform == "linux":
+        whole = struct.pack("hhqqi", kind, os.SEEK_SET, 0, 0, 0)
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, whole)
+    else:
+        fcntl.lockf(descriptor, (fcntl.LOCK_EX if kind == fcntl.F_WRLCK else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+
+
 def _is_free(path: Path) -> bool:
     """Return whether nobody holds the lock, and if so remove the file."""
     try:
@@ -252,7 +337,7 @@ def _is_free(path: Path) -> bool:
         return True
     try:
         # A shared lock, so that two processes that look at once don't take each other for the owner.
-        fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _take_lock(descriptor, fcntl.F_RDLCK)
     except OSError:
         return False
     else:
@@ -270,6 +355,10 @@ def _remove_own_files() -> None:
 
 def _forget_parent() -> None:
     global _process, _lock  # noqa: PLW0603 - the child is another process, and the lock may be taken
+    for file in _process.held.values():
+        # The lock would outlive the parent as long as the child has the file open.
+        with contextlib.suppress(OSError):
+            os.close(file.descriptor)
     _process = _Process()
     _lock = threading.Lock()
 

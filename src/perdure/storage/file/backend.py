@@ -43,7 +43,7 @@ from perdure.storage.file.checkpoints import CheckpointFile, RunAfter, choose_in
 from perdure.storage.file.directory import Directory
 from perdure.storage.file.run_files import CONSUMED_MAX, LogLine, after_commit
 from perdure.storage.group_commit import PendingCommit, PendingRecords
-from perdure.storage.owners import LEASE_SECONDS, Owners, require_lease
+from perdure.storage.owners import LEASE_SECONDS, Owners, require_lease, this_process
 from perdure.storage.port import require_durability
 from perdure.storage.rules import file_name
 from perdure.storage.store import BackedStore
@@ -134,9 +134,11 @@ class FileBackend:
                 is_replaceable=self._owners.is_replaceable,
                 token=token,
             )
-            owner, number = self._owners.enter(), self._files.counter.take()
+            number = self._files.counter.take()
             # A token from outside may be larger than any number that was taken here.
-            acquired = rules.acquire(state, owner=owner, token=max(number, state.token + 1) if token is None else token)
+            token = max(number, state.token + 1) if token is None else token
+            owner = self._owners.enter((self._path, run_id, token))
+            acquired = rules.acquire(state, owner=owner, token=token)
             if state.is_new or line is None:
                 self._begin(run, acquired)
                 line = LogLine("claim", acquired, newest=None, life=number)
@@ -158,13 +160,13 @@ class FileBackend:
 
     def release(self, lease: Lease, *, halt: Halt | None) -> None:
         with self._locked(lease.run_id) as (run, line):
-            if line is None or not rules.is_held(line.state, lease):
-                return
-            if line.state.is_known:
-                self._release(run, line, halt)
-            else:
-                run.journal.drop()
-                self._disk.remove(run.log.path)
+            if line and rules.is_held(line.state, lease):
+                if line.state.is_known:
+                    self._release(run, line, halt)
+                else:
+                    run.journal.drop()
+                    self._disk.remove(run.log.path)
+        self._owners.leave((self._path, lease.run_id, lease.token))
 
     def _release(self, run: RunFiles, line: LogLine, halt: Halt | None) -> None:
         # So that other processes notice the change.
@@ -335,7 +337,7 @@ class FileBackend:
         return True
 
     def _is_given_up(self, owner: Owner) -> bool:
-        return owner.id != self._owners.enter().id and self._owners.is_replaceable(owner)
+        return owner.id != this_process().id and self._owners.is_replaceable(owner)
 
     def restore(self, archive: Archive) -> None:
         with self._files.lock():
@@ -445,7 +447,8 @@ class FileBackend:
             return len(self._files.blobs.names()) > _BLOBS_MIN + 2 * self._files.counter.kept()
 
     def close(self) -> None:
-        """Do nothing: no file stays open between two operations."""
+        """Release the lock file. No other file stays open between two operations."""
+        self._owners.close()
 
     @contextlib.contextmanager
     def errors(self) -> Generator[None]:

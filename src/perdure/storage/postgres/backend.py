@@ -213,11 +213,6 @@ class PostgresBackend(SqlBackend):
     def collect(self) -> int:
         return self._retry(super().collect)
 
-    @override
-    def close(self) -> None:
-        super().close()
-        self._session.leave()
-
 
 def _is_lazy(pending: Sequence[Pending]) -> bool:
     return not any(each.is_durable for each in pending)

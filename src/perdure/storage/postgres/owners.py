@@ -23,6 +23,8 @@ from perdure.storage.owners import this_process
 from perdure.storage.sql.database import named_statements
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from perdure.records import Owner
     from perdure.storage.postgres.database import PostgresDatabase
     from perdure.storage.postgres.target import Columns, Connection, Target
@@ -43,15 +45,19 @@ class PostgresOwners:
         self._heartbeat: Heartbeat | None = None
         self._lock = threading.Lock()
 
-    def enter(self) -> Owner:
+    def enter(self, lease: Hashable = None) -> Owner:
         """Return this process as an owner, with a lock and a heartbeat until the store is closed."""
+        del lease  # One session counts for all of them.
         owner = this_process()
         with self._lock:
             heartbeat = self._heartbeat = self._heartbeat or Heartbeat(self._database.target, owner)
         self._database.retry(heartbeat.wait_until_visible)
         return owner
 
-    def leave(self) -> None:
+    def leave(self, lease: Hashable) -> None:
+        """Keep the session for the next lease."""
+
+    def close(self) -> None:
         """End the heartbeat of this store."""
         with self._lock:
             heartbeat, self._heartbeat = self._heartbeat, None

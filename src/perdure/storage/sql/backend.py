@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Self
 from perdure.errors import BlobDamagedError, CheckpointDamagedError, CheckpointNotFoundError
 from perdure.records import Archive, ArchivedCheckpoint, Blob, Due, Lease, Mark
 from perdure.storage import retention as keep, rules
+from perdure.storage.owners import this_process
 from perdure.storage.sql import rows
 from perdure.storage.sql.tables import Tables
 from perdure.storage.sql.writes import GroupWrite, write_error
@@ -97,7 +98,7 @@ class SqlBackend(Tables):
                 token = self.number("next_token", above=state.token)
             else:
                 self.execute("note_token", token=token)
-            owner = self._owners.enter()
+            owner = self._owners.enter((self._tenant, run_id, token))
             acquired = rules.acquire(state, owner=owner, token=token)
             lease = Lease(run_id, token, owner, acquired.record.attempts, state.record.halt, acquired.record)
             if tried is not None:
@@ -122,6 +123,7 @@ class SqlBackend(Tables):
             released = self.execute("release_run", run_id=lease.run_id, token=lease.token, halt=text).fetchall()
             if released and released[0]["head"] is None:
                 self.drop_run(lease.run_id)
+        self._owners.leave((self._tenant, lease.run_id, lease.token))
 
     def write(self, pending: Sequence[Pending]) -> None:
         sync = "as chosen" if any(each.is_durable for each in pending) else "later"
@@ -225,7 +227,7 @@ class SqlBackend(Tables):
 
     def _is_given_up(self, owner: Owner) -> bool:
         """Return whether others may take the runs of an owner. What this process owns, it advances itself."""
-        return owner.id != self._owners.enter().id and self._owners.is_replaceable(owner)
+        return owner.id != this_process().id and self._owners.is_replaceable(owner)
 
     def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None:
         names = json.dumps(list(workflow_names))
@@ -359,3 +361,4 @@ class SqlBackend(Tables):
 
     def close(self) -> None:
         self._database.close()
+        self._owners.close()

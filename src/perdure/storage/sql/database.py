@@ -11,7 +11,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from perdure.records import Owner
@@ -100,8 +100,16 @@ class SqlDatabase(Protocol):
 class OwnerWatch(Protocol):
     """Know which of the processes that own runs are alive."""
 
-    def enter(self) -> Owner:
-        """Return this process as an owner, and show it to the others as alive until it ends."""
+    def enter(self, lease: Hashable = None) -> Owner:
+        """Return this process as an owner, and show it to the others as alive. It may take `lease` now."""
+        ...
+
+    def leave(self, lease: Hashable) -> None:
+        """Note the end of a lease."""
+        ...
+
+    def close(self) -> None:
+        """Free what shows this process to the others, as soon as its leases have ended."""
         ...
 
     def is_replaceable(self, owner: Owner) -> bool:

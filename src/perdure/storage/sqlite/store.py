@@ -24,7 +24,7 @@ from perdure.storage.store import HostBackedStore
 from perdure.storage.worker import InlineWorker, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from perdure.clock import Clock
     from perdure.records import Owner
@@ -133,8 +133,15 @@ class MemoryDatabase(SqliteDatabase):
 class OnlyProcess:
     """The owners of runs that no other process can see."""
 
-    def enter(self) -> Owner:
+    def enter(self, lease: Hashable = None) -> Owner:
+        del lease
         return this_process()
+
+    def leave(self, lease: Hashable) -> None:
+        """Do nothing: no other process looks."""
+
+    def close(self) -> None:
+        """Do nothing: no other process looks."""
 
     def is_replaceable(self, owner: Owner) -> bool:
         del owner
