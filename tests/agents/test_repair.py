@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from perdure.agents import Content, Message
-from perdure.agents.messages.conversation import INTERRUPTED, UNDECIDED, repair_conversation
+from perdure.agents.messages.conversation import (
+    INTERRUPTED,
+    UNDECIDED,
+    repair_conversation,
+    sendable_name,
+    sendable_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -209,3 +216,21 @@ def test_of_a_conversation_that_the_provider_keeps_results_are_sent_without_thei
     assert [message.role for message in mended] == ["user", "tool"]
     assert words(mended) == ["and more"]
     assert mended[1].contents == [result("a")]
+
+
+@pytest.mark.parametrize("name", ["", "get weather", "files.read", "näme", "x" * 65, "\ud800", "__", "a\n"])
+def test_a_name_that_providers_refuse_becomes_one_that_they_accept(name: str) -> None:
+    sent = sendable_name(name)
+    assert re.fullmatch("[a-zA-Z0-9_-]{1,64}", sent)
+    assert sendable_name(sent) == sent
+    assert sendable_name(f"{name} ") != sent, "different names stay different"
+
+
+def test_a_valid_name_stays_as_it_is() -> None:
+    assert [sendable_name(name) for name in ("f", "get-weather_2", "x" * 64)] == ["f", "get-weather_2", "x" * 64]
+
+
+def test_a_text_without_single_surrogates_can_be_encoded() -> None:
+    assert sendable_text("a\ud800b") == "a\ufffdb"
+    assert sendable_text("\ud83d\ude00") == "😀"
+    assert sendable_text("grüße 😀") == "grüße 😀"

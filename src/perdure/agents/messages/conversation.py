@@ -7,7 +7,9 @@ followed by its result and no approval requests are left.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import sys
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
@@ -27,6 +29,28 @@ UNDECIDED: Final = "the call was not made: it waits for approval, and nobody has
 _NEEDS_REPAIR: Final = frozenset(
     {"function_call", "function_result", "function_approval_request", "function_approval_response"}
 )
+_VALID_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_STEM_LENGTH_MAX: Final = 55
+
+
+def sendable_name(name: str) -> str:
+    """Return a tool name that providers accept. A valid name stays as it is, and different names stay different.
+
+    Models invent names, and stored conversations keep them. One refused name would block the conversation for ever.
+    """
+    if _VALID_NAME.fullmatch(name):
+        return name
+    stem = re.sub("[^a-zA-Z0-9_-]+", "_", name)[:_STEM_LENGTH_MAX].strip("_") or "tool"
+    return f"{stem}_{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+
+
+def sendable_text(text: str) -> str:
+    """Return a text that can be encoded as UTF-8: surrogate pairs are joined, and single surrogates replaced."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def is_approval_request(content: Content) -> bool:
