@@ -274,3 +274,102 @@ def test_the_sdk_is_loaded_when_a_client_is_made_and_missed_with_what_to_do() ->
     first, second = ended.stdout.splitlines()
     assert first.endswith("pip install 'perdure[openai]'")
     assert second.endswith("pip install 'perdure[foundry]'")
+
+
+def _delta(index: int | None, call_id: str | None, name: str | None, arguments: str | None) -> dict[str, Any]:
+    function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
+    call = {"index": index, "id": call_id, "type": "function", "function": function}
+    return {"tool_calls": [{key: value for key, value in call.items() if value is not None}]}
+
+
+TWO_CALLS = [("add", '{"a": 1, "b": 2}'), ("add", '{"a": 3, "b": 4}')]
+STREAMS_OF_TWO_CALLS: dict[str, list[dict[str, Any]]] = {
+    "equal ids, each at its index": [
+        _delta(0, "x", "add", ""),
+        _delta(1, "x", "add", ""),
+        _delta(0, None, None, '{"a": 1, '),
+        _delta(1, None, None, '{"a": 3, '),
+        _delta(0, None, None, '"b": 2}'),
+        _delta(1, None, None, '"b": 4}'),
+    ],
+    "equal ids at index 0": [
+        _delta(0, "x", "add", ""),
+        _delta(0, None, None, '{"a": 1, "b": 2}'),
+        _delta(0, "x", "add", ""),
+        _delta(0, None, None, '{"a": 3, "b": 4}'),
+    ],
+    "no ids at index 0": [_delta(0, None, "add", '{"a": 1, "b": 2}'), _delta(0, None, "add", '{"a": 3, "b": 4}')],
+    "neither ids nor indexes": [
+        _delta(None, None, "add", '{"a": 1, '),
+        _delta(None, None, None, '"b": 2}'),
+        _delta(None, None, "add", '{"a": 3, '),
+        _delta(None, None, None, '"b": 4}'),
+    ],
+    "several in one chunk without indexes": [
+        {
+            "tool_calls": [
+                {"function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}},
+                {"function": {"name": "add", "arguments": '{"a": 3, "b": 4}'}},
+            ]
+        }
+    ],
+    "late ids": [
+        _delta(0, None, "add", '{"a": 1, '),
+        _delta(0, "x", None, '"b": 2}'),
+        _delta(1, None, "add", '{"a": 3, '),
+        _delta(1, "y", None, '"b": 4}'),
+    ],
+    "ids and names in every chunk": [
+        _delta(0, "x", "add", '{"a": 1, '),
+        _delta(0, "x", "add", '"b": 2}'),
+        _delta(0, "y", "add", '{"a": 3, '),
+        _delta(0, "y", "add", '"b": 4}'),
+    ],
+    "ids in every chunk, mixed at index 0": [
+        _delta(0, "x", "add", '{"a": 1, '),
+        _delta(0, "y", "add", '{"a": 3, '),
+        _delta(0, "x", None, '"b": 2}'),
+        _delta(0, "y", None, '"b": 4}'),
+    ],
+    "names in every chunk without ids": [
+        _delta(0, None, "add", '{"a": 1, '),
+        _delta(0, None, "add", '"b": 2}'),
+        _delta(0, None, "add", '{"a": 3, '),
+        _delta(0, None, "add", '"b": 4}'),
+    ],
+    "a call that is repeated as a whole": [
+        _delta(0, "x", "add", '{"a": 1, '),
+        _delta(0, None, None, '"b": 2}'),
+        _delta(1, "y", "add", '{"a": 3, "b": 4}'),
+        _delta(0, "x", "add", '{"a": 1, "b": 2}'),
+        _delta(1, "y", "add", '{"a": 3, "b": 4}'),
+    ],
+}
+
+
+@pytest.mark.parametrize("pieces", STREAMS_OF_TWO_CALLS.values(), ids=STREAMS_OF_TWO_CALLS.keys())
+async def test_streamed_calls_are_made_however_the_server_names_them(pieces: list[dict[str, Any]]) -> None:
+    with serving(Say({}, "tool_calls", pieces), text("Done")) as server:
+        async with client_of(server) as client:
+            stream = Agent(client, name="adder", tools=[add]).run("What?", stream=True)
+            streamed = [content async for update in stream for content in update.contents]
+            response = await stream.get_final_response()
+    assert response.text == "Done"
+    [asked] = [message for message in server.requests[1]["messages"] if message.get("tool_calls")]
+    calls_sent = [(each["function"]["name"], each["function"]["arguments"]) for each in asked["tool_calls"]]
+    assert calls_sent == TWO_CALLS
+    ids = [each["id"] for each in asked["tool_calls"]]
+    assert len(set(ids)) == 2
+    results = {
+        each["tool_call_id"]: each["content"] for each in server.requests[1]["messages"] if "tool_call_id" in each
+    }
+    assert results == dict(zip(ids, ["3", "7"], strict=True))
+    assert {each.call_id for each in streamed if each.type == "function_call"} == set(ids), "updates show these ids"
+
+
+async def test_a_stream_of_calls_of_two_tools_without_arguments_is_two_calls() -> None:
+    pieces = [_delta(0, None, "f", ""), _delta(0, None, "g", "")]
+    with serving(Say({}, "tool_calls", pieces)) as server:
+        async with client_of(server) as client:
+            response = await client.get_response(HELLO, stream=True).get_final_response()
+    assert [content.name for content in response.messages[0].contents] == ["f", "g"]

@@ -171,3 +171,27 @@ def test_questions_to_the_user_are_found_in_all_messages() -> None:
     question = Content.from_function_approval_request("1", Content.from_function_call("1", "f"))
     response = AgentResponse[Any](messages=[Message("assistant", ["a", question]), Message("assistant", ["b"])])
     assert response.user_input_requests == [question]
+
+
+@pytest.mark.parametrize("call_id", ["", "1"])
+def test_a_call_after_a_complete_one_is_another_call_even_under_its_id(call_id: str) -> None:
+    call = Content.from_function_call
+    whole = AgentResponse[Any].from_updates(
+        [
+            piece(call(call_id, "f", arguments='{"a": ')),
+            piece(call(call_id, "f", arguments="1}")),
+            piece(call(call_id, "f", arguments='{"a": 2}')),
+            piece(call(call_id, "g", arguments="{")),
+            piece(call(call_id, "", arguments="}")),
+        ]
+    )
+    found = [(content.name, content.arguments) for content in whole.messages[0].contents]
+    assert found == [("f", '{"a": 1}'), ("f", '{"a": 2}'), ("g", "{}")]
+
+
+def test_an_id_that_comes_late_belongs_to_the_call_before_it() -> None:
+    call = Content.from_function_call
+    whole = AgentResponse[Any].from_updates(
+        [piece(call("", "f", arguments='{"a"')), piece(call("1", "", arguments=": 1}"))]
+    )
+    assert whole.messages[0].contents == [call("1", "f", arguments='{"a": 1}')]

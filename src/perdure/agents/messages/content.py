@@ -354,10 +354,15 @@ class Content:
     def _join_arguments(self, other: Content, more: dict[str, Any]) -> Content:
         if other.call_id and self.call_id and other.call_id != self.call_id:
             raise AdditionItemMismatch(f"{self.call_id!r} and {other.call_id!r} are two different calls")
+        if other.name and self.name and other.name != self.name:
+            raise AdditionItemMismatch(f"{self.name!r} and {other.name!r} are called by two different calls")
         first, second = self.arguments, other.arguments
         if not first or not second:
             arguments = first or second
         elif isinstance(first, str) and isinstance(second, str):
+            # Ids may be missing or repeated, but nothing can follow a complete JSON object.
+            if second.strip() and _is_json_object(first):
+                raise AdditionItemMismatch("the arguments are complete: what follows is another call")
             arguments = first + second
         elif isinstance(first, Mapping) and isinstance(second, Mapping):
             arguments = {**first, **second}
@@ -405,6 +410,17 @@ def _from_plain(value: Any) -> Any:
         return [_from_plain(each) for each in cast("Sequence[Any]", value)]
     is_content = isinstance(value, Mapping) and "type" in value
     return Content.from_dict(cast("Mapping[str, Any]", value)) if is_content else cast("Any", value)
+
+
+def _is_json_object(text: str) -> bool:
+    # Arguments are joined often, so look at the ends before parsing.
+    if not (text.lstrip().startswith("{") and text.rstrip().endswith("}")):
+        return False
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _short(value: Any) -> str:

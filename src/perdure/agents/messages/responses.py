@@ -306,7 +306,8 @@ def _append_content(contents: list[Content], content: Content) -> None:
     place = len(contents) - 1
     if content.type == "function_call" and content.call_id:
         calls = [at for at, each in enumerate(contents) if each.type == "function_call"]
-        place = next((at for at in calls if contents[at].call_id == content.call_id), -1)
+        # The id of a call may come after its first update, so a call without one may be continued too.
+        place = next((at for at in reversed(calls) if contents[at].call_id == content.call_id), place)
     try:
         if place >= 0:
             contents[place] = contents[place] + content

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.agents import ChatResponse, ChatResponseUpdate, Content, Message, UsageDetails
-from perdure.errors import ChatClientException
+from perdure.errors import AdditionItemMismatch, ChatClientException
 from perdure.providers.openai.request import REASONING_FIELD, REFUSAL
 
 if TYPE_CHECKING:
@@ -41,11 +43,11 @@ def to_response(completion: ChatCompletion, response_format: ResponseFormat = No
 
 
 class StreamUpdates:
-    """Convert the chunks of a stream. Calls are identified by their index; token counts come at the end."""
+    """Convert the chunks of a stream. Token counts come at the end."""
 
     def __init__(self) -> None:
         self._id = ""
-        self._calls: dict[tuple[int, int], str] = {}
+        self._calls: list[_StreamedCall] = []
         self._details: list[dict[str, Any]] = []
         self._usage: CompletionUsage | None = None
         self._has_ended = False
@@ -99,22 +101,69 @@ class StreamUpdates:
 
     def _calls_of(self, delta: Any, choice: int) -> list[Content]:
         found: list[Content] = []
-        for place, call in enumerate(delta.tool_calls or ()):
-            index = place if call.index is None else call.index
-            known = self._calls.get((choice, index))
-            if known is None or (call.id and call.id != known):
-                known = self._calls[choice, index] = call.id or _make_call_id(self._id, len(self._calls))
-            function = call.function
-            found.append(
-                Content(
-                    "function_call",
-                    call_id=known,
-                    name=(function.name or None) if function else None,
-                    arguments=(function.arguments or "") if function else "",
-                    raw_representation=call,
-                )
+        for place, call in enumerate(cast("Sequence[Any]", delta.tool_calls or ())):
+            slot = (choice, call.index if isinstance(call.index, int) else place)
+            piece = Content(
+                "function_call",
+                name=getattr(call.function, "name", None) or None,
+                arguments=_arguments_of(call.function),
+                raw_representation=call,
             )
+            if (content := self._add_to_call(slot, call.id, piece)) is not None:
+                found.append(content)
         return found
+
+    def _add_to_call(self, slot: tuple[int, int], given_id: str | None, piece: Content) -> Content | None:
+        """Add a piece to the call that it continues, or start a call. Return the piece with the call's id.
+
+        Servers repeat ids, send them late or never, and give all calls the index 0. A piece continues the last call
+        of its index whose id is not another one, unless the name is another or the arguments are already complete.
+        """
+        if piece.arguments and any(given_id and call.equals(given_id, piece) for call in self._calls):
+            return None  # some servers send finished calls once more
+        before = next((call for call in reversed(self._calls) if call.slot == slot and call.may_have(given_id)), None)
+        if before is not None:
+            try:
+                before.joined += piece
+            except AdditionItemMismatch:
+                piece = replace(piece, name=piece.name or before.joined.name)
+            else:
+                before.given_id = before.given_id or given_id
+                return replace(piece, call_id=before.joined.call_id)
+        taken = {call.joined.call_id for call in self._calls}
+        made = (_make_call_id(self._id, number) for number in count(slot[1]))
+        call_id = next(each for each in chain([given_id] if given_id else [], made) if each not in taken)
+        piece = replace(piece, call_id=call_id)
+        self._calls.append(_StreamedCall(slot, given_id, piece))
+        return piece
+
+
+@dataclass(slots=True)
+class _StreamedCall:
+    """A call as far as it was received."""
+
+    slot: tuple[int, int]
+    """The indexes of the choice and of the call."""
+    given_id: str | None
+    """The server's id. The call keeps the id that its first update had."""
+    joined: Content
+
+    def may_have(self, given_id: str | None) -> bool:
+        """Return False if the server gave this call another id."""
+        return not (given_id and self.given_id) or given_id == self.given_id
+
+    def equals(self, given_id: str, whole: Content) -> bool:
+        """Return True if `whole` is the same call."""
+        known = (self.given_id, self.joined.name, self.joined.arguments)
+        return known == (given_id, whole.name, whole.arguments)
+
+
+def _arguments_of(function: Any) -> str | dict[str, Any]:
+    """Return the arguments of a call. Some servers send an object instead of its JSON."""
+    given = getattr(function, "arguments", None)
+    if given is None or isinstance(given, str | dict):
+        return cast("str | dict[str, Any]", given or "")
+    return json.dumps(given)
 
 
 def to_usage(usage: CompletionUsage) -> UsageDetails:
@@ -144,7 +193,7 @@ def _contents_of(message: Any, response_id: str) -> list[Content]:
         Content.from_function_call(
             call.id or _make_call_id(response_id, place),
             call.function.name,
-            arguments=call.function.arguments or "",
+            arguments=_arguments_of(call.function),
             raw_representation=call,
         )
         for place, call in enumerate(message.tool_calls or ())
