@@ -131,11 +131,11 @@ class ChatClientInvalidResponseException(ChatClientException):
 
 
 class ToolException(AgentFrameworkException):
-    """A tool could not be called."""
+    """A tool could not be called. The model receives the message."""
 
 
 class ToolExecutionException(ToolException):
-    """A tool failed. The model receives the error."""
+    """A tool failed. The model receives the message, so a tool may raise it with a text for the model."""
 
 
 class UserInputRequiredException(ToolException):

@@ -15,8 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from mcp import MCPError
 from mcp.server.mcpserver import Context, Image, MCPServer
-from mcp_types import BlobResourceContents, CallToolResult, EmbeddedResource, TextContent, TextResourceContents
+from mcp_types import (
+    INTERNAL_ERROR,
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    TextContent,
+    TextResourceContents,
+)
 
 server = MCPServer("notes", log_level="CRITICAL")
 notes = Path(sys.argv[2])
@@ -61,6 +69,18 @@ def refuses(ctx: Context[Any, Any]) -> CallToolResult:
     """Say no."""
     note("refuses", ctx)
     return CallToolResult(content=[TextContent(text="the shelf is empty")], is_error=True)
+
+
+@server.tool()
+def complains(length: int) -> CallToolResult:
+    """Say no at length."""
+    return CallToolResult(content=[TextContent(text="no " * (length // 3))], is_error=True)
+
+
+@server.tool()
+def protests() -> str:
+    """Answer with an error of the protocol."""
+    raise MCPError(INTERNAL_ERROR, "the catalogue is on loan")
 
 
 @server.tool()

@@ -13,11 +13,17 @@ from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST
 from tests.agents.mcp_process import SERVER, HttpServer, http_server, noted
 
-from perdure.agents import Content, FunctionInvocationContext, FunctionTool
+from perdure.agents import Content, FunctionInvocationContext, FunctionTool, Message
 from perdure.errors import ToolException, ToolExecutionException
 from perdure.mcp import MCPStdioTool, MCPStreamableHTTPTool, MCPTool
 from perdure.providers.mcp.server import exposed_name
-from perdure.providers.mcp.session import is_connection_lost, is_session_forgotten
+from perdure.providers.mcp.session import (
+    call_failed,
+    is_connection_lost,
+    is_session_forgotten,
+    server_unreachable,
+)
+from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -82,6 +88,57 @@ async def test_an_error_that_a_tool_reports_is_raised_with_its_words(library: MC
         await named(library, "refuses").invoke(arguments={})
     assert library.is_connected
     assert [line["tool"] for line in noted(lasting.notes)] == ["refuses"]
+
+
+async def told(tool: MCPTool, call: ToolCall) -> str:
+    """Return what the model is told about a call."""
+    client = ScriptedChatClient([call, "done"])
+    response = await client.get_response([Message("user", ["Go"])], options={"tools": tool.functions})
+    (result,) = [each for message in response.messages for each in message.contents if each.type == "function_result"]
+    assert result.exception is not None
+    return str(result.result)
+
+
+async def test_the_model_is_told_the_text_of_an_mcp_error(library: MCPTool) -> None:
+    assert await told(library, ToolCall("refuses")) == "Error: the tool failed: the shelf is empty"
+
+
+async def test_a_long_mcp_error_is_shortened(library: MCPTool) -> None:
+    text = await told(library, ToolCall("complains", length=100_000))
+    assert text.startswith("Error: the tool failed: no no no")
+    assert len(text) < 5_000
+    assert "characters left out" in text
+
+
+async def test_the_model_is_told_the_text_of_a_protocol_error(library: MCPTool) -> None:
+    text = await told(library, ToolCall("protests"))
+    assert "the catalogue is on loan" in text
+
+
+async def test_the_model_is_told_that_a_server_is_not_there_without_the_secrets_of_its_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    tool = MCPStreamableHTTPTool("library", f"http://127.0.0.1:{port}/mcp?key=hunter2")
+
+    async def call(_call: FunctionInvocationContext) -> object:
+        return await tool.call_tool("add", first=1, second=2)
+
+    client = ScriptedChatClient([ToolCall("call"), "done"])
+    response = await client.get_response([Message("user", ["Go"])], options={"tools": [call]})
+    (result,) = [each for message in response.messages for each in message.contents if each.type == "function_result"]
+    assert "'library' can't be reached" in str(result.result)
+    assert "nothing was called" in str(result.result)
+    assert "hunter2" not in str(result.result)
+
+
+def test_an_error_that_quotes_an_address_shows_no_secrets_of_it() -> None:
+    error = ValueError(
+        "Client error '401' for url 'https://ada:hunter2@host/mcp?key=hunter2&a=b'; see https://docs/401"
+    )
+    for shown in (call_failed("library", "add", error), server_unreachable("library", error)):
+        assert "hunter2" not in str(shown)
+        assert "https://host/mcp" in str(shown)
+        assert "https://docs/401" in str(shown)
 
 
 async def test_the_idempotency_key_goes_along_and_what_the_run_was_given_does_not(

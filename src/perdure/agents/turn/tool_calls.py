@@ -240,10 +240,11 @@ class ToolCaller:
         return await begin_step(activation, step)
 
     def _to_failure(self, call: Content, error: BaseException) -> CallOutcome:
-        # The error's message may contain secrets, so it is logged at debug level only.
+        # The error's message may contain secrets, so it is logged at debug level only. That of a ToolException was
+        # written for the model.
         logger.warning("tool %r failed with %s; the model is told", call.name, type(error).__name__)
         logger.debug("tool %r failed", call.name, exc_info=error)
-        details = f": {error}" if self.include_detailed_errors else ""
+        details = f": {error}" if self.include_detailed_errors or isinstance(error, ToolException) else ""
         return CallOutcome([function_error(call, f"Error: the tool failed{details}", error)])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from contextlib import asynccontextmanager
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, cast
@@ -135,6 +136,9 @@ async def _watch(dial: Callable[[], AbstractAsyncContextManager[Any]], ended: as
         yield _Watched(received, ended), sent
 
 
+_ERROR_LENGTH_MAX: Final = 4000
+_USER: Final = re.compile(r"(\w://)[^\s/@'\"]*@")
+_QUERY: Final = re.compile(r"(\w://[^\s?'\"]*)\?[^\s'\"]*")
 _UNKNOWN_EFFECT: Final = "It is unknown if the call had an effect; it was not repeated."
 
 
@@ -144,7 +148,7 @@ def server_unreachable(server: str, error: BaseException) -> ToolException:
     if isinstance(first, ToolException):
         return first
     return ToolException(
-        f"the MCP server {server!r} can't be reached: {str(first) or type(first).__name__}; nothing was called. "
+        f"the MCP server {server!r} can't be reached: {_reason(first)}; nothing was called. "
         "Check its command or address, and its error output"
     )
 
@@ -156,10 +160,20 @@ def call_failed(server: str, tool: str, error: Exception) -> ToolExecutionExcept
     if code == REQUEST_TIMEOUT:
         return ToolExecutionException(f"{named} did not answer in time. {_UNKNOWN_EFFECT}", error)
     if code is None or code == CONNECTION_CLOSED:
-        first = _innermost(error)
-        why = str(first) or type(first).__name__
+        why = _reason(_innermost(error))
         return ToolExecutionException(f"{named}: the connection was lost ({why}). {_UNKNOWN_EFFECT}", error)
-    return ToolExecutionException(f"{named} refused the call: {error}", error)
+    return ToolExecutionException(f"{named} refused the call: {_reason(error)}", error)
+
+
+def _reason(error: BaseException) -> str:
+    """Return an error's text for the model, without the user and the query of an address, which may be secrets."""
+    text = _QUERY.sub(r"\1", _USER.sub(r"\1", str(error)))
+    return _shorten(text) or type(error).__name__
+
+
+def _shorten(text: str) -> str:
+    left_out = len(text) - _ERROR_LENGTH_MAX
+    return text if left_out <= 0 else f"{text[:_ERROR_LENGTH_MAX]}... ({left_out:,} characters left out)"
 
 
 def is_connection_lost(error: Exception) -> bool:
@@ -274,7 +288,7 @@ class Session:
         )
         contents = contents_of(found)
         if found.is_error:
-            message = text_of(contents) or f"tool {name!r} of the MCP server {server.name!r} failed"
+            message = _shorten(text_of(contents)) or f"tool {name!r} of the MCP server {server.name!r} failed"
             raise ToolExecutionException(message)
         return contents if server.parse_tool_results is None else server.parse_tool_results(found)
 
