@@ -181,6 +181,57 @@ async def test_a_client_can_be_used_in_one_loop_after_the_other() -> None:
         assert [await asyncio.to_thread(life) for _ in range(3)] == ["Hi", "Hi", "Hi"]
 
 
+LOOPS = """
+import asyncio, gc, sys
+from perdure.agents import Agent, Message
+from perdure.openai import OpenAIChatClient
+
+client = OpenAIChatClient("model-x", base_url=sys.argv[1], api_key="none")
+hello = [Message("user", ["Hello"])]
+
+async def ask():
+    return (await Agent(client, name="agent").run("Hello")).text
+
+async def stream():
+    return (await client.get_response(hello, stream=True).get_final_response()).text
+
+async def abandon():
+    return (await anext(client.get_response(hello, stream=True))).text
+
+async def both():
+    return " ".join(await asyncio.gather(ask(), stream()))
+
+for work in (ask, stream, abandon, both, ask):
+    print(asyncio.run(work()))
+    gc.collect()
+
+# A loop that is closed by hand closes no generators.
+loop = asyncio.new_event_loop()
+print(loop.run_until_complete(ask()))
+if sys.argv[2] == "tidy":
+    loop.run_until_complete(client.aclose())
+loop.close()
+print(asyncio.run(ask()))
+gc.collect()
+"""
+
+
+def test_a_client_that_is_used_in_several_event_loops_leaves_no_warnings() -> None:
+    with serving(text("Hi you")) as server:
+        command = [sys.executable, "-W", "always", "-c", LOOPS, server.url, "tidy"]
+        ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines() == ["Hi you", "Hi you", "Hi", "Hi you Hi you", "Hi you", "Hi you", "Hi you"]
+    assert ended.stderr == ""
+
+
+def test_a_loop_that_is_closed_by_hand_does_not_disturb_the_next_one() -> None:
+    with serving(text("Hi you")) as server:
+        command = [sys.executable, "-c", LOOPS, server.url, "untidy"]
+        ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "Hi you"
+    assert ended.stderr == ""
+
+
 async def test_a_client_of_the_sdk_is_used_as_it_is_and_stays_open() -> None:
     with serving(text("Hi")) as server:
         async with AsyncOpenAI(api_key="theirs", base_url=server.url) as theirs:

@@ -186,14 +186,14 @@ class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
             )
 
     async def _complete(self, request: Wire, options: Mapping[str, Any]) -> ChatResponse[Any]:
-        client = self._connections.client()
+        client = await self._connections.client()
         with self._sdk.translate_errors(client):
             completion = await client.chat.completions.create(**request)
         self._sdk.require_completion(client, completion)
         return to_response(completion, options.get("response_format"))
 
     async def _stream(self, request: Wire) -> AsyncGenerator[ChatResponseUpdate]:
-        client = self._connections.client()
+        client = await self._connections.client()
         updates = StreamUpdates()
         with self._sdk.translate_errors(client):
             async with await client.chat.completions.create(**request) as chunks:

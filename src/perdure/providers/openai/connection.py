@@ -30,7 +30,7 @@ from perdure.providers.openai.request import OpenAIContentFilterException
 from perdure.secrets import Secret
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 
     from perdure.clock import Clock
     from perdure.providers.openai.client import ServerSettings
@@ -109,6 +109,8 @@ def make_client(settings: ServerSettings) -> openai.AsyncOpenAI:
     """
     given = {name: settings.get(name) for name in ("default_headers", "max_retries", "timeout")}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    # The SDK's own default closes itself when it is collected, in whatever loop runs then.
+    options["http_client"] = openai.DefaultAsyncHttpxClient()
     endpoint, base_url, credential = _azure_endpoint(settings), settings.get("base_url"), settings.get("credential")
     variable = "OPENAI_API_KEY" if endpoint is None else "AZURE_OPENAI_API_KEY"
     tokens = None if credential is None else Tokens(credential, settings.get("credential_scope") or AZURE_SCOPE)
@@ -152,27 +154,38 @@ class Connections:
         first = given if given is not None else make_client(settings)
         self._spare = first if given is None else None
         self.base_url = first.base_url
-        self._by_loop: dict[asyncio.AbstractEventLoop, openai.AsyncOpenAI] = {}
+        self._by_loop: dict[asyncio.AbstractEventLoop, tuple[openai.AsyncOpenAI, AsyncGenerator[None]]] = {}
         self._lock = threading.Lock()
 
-    def client(self) -> openai.AsyncOpenAI:
+    async def client(self) -> openai.AsyncOpenAI:
         """Return the client of the running loop."""
         if self._given is not None:
             return self._given
         loop = asyncio.get_running_loop()
         with self._lock:
-            if loop not in self._by_loop:
-                living = {other: client for other, client in self._by_loop.items() if not other.is_closed()}
-                self._by_loop = living | {loop: self._spare or make_client(self._settings)}
-                self._spare = None
-            return self._by_loop[loop]
+            if loop in self._by_loop:
+                return self._by_loop[loop][0]
+            living = {other: entry for other, entry in self._by_loop.items() if not other.is_closed()}
+            client, self._spare = self._spare or make_client(self._settings), None
+            closer = _close_with_loop(client)
+            self._by_loop = living | {loop: (client, closer)}
+        await anext(closer)
+        return client
 
     async def aclose(self) -> None:
         """Close the connections of the running loop. The next call opens new ones. A given client stays open."""
         with self._lock:
-            client = self._by_loop.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.close()
+            entry = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if entry is not None:
+            await entry[1].aclose()
+
+
+async def _close_with_loop(client: openai.AsyncOpenAI) -> AsyncGenerator[None]:
+    """Close a client when its event loop shuts down. A loop closes the generators that were started on it."""
+    try:
+        yield
+    finally:
+        await client.close()
 
 
 def _to_sdk_key(given: Any) -> str | Callable[[], Awaitable[str]] | None:
