@@ -1,7 +1,7 @@
 """Approvals: which calls an answer allows, and the session's notes of approved calls.
 
-The call that is made is the one that was asked about, from the session or the conversation. An answer says yes or no.
-Its own arguments are compared and never used.
+The call that is made is the one that the session asked about. A question in the conversation proves nothing: whoever
+supplies the messages could have written it. An answer says yes or no. Its own arguments are compared and never used.
 """
 
 from __future__ import annotations
@@ -185,8 +185,12 @@ class Resolved:
     open: list[Question] = field(default_factory=list[Question])
 
 
-def resolve_answers(messages: Sequence[Message], session: Any, owner: str = "") -> Resolved:
+def resolve_answers(
+    messages: Sequence[Message], session: Any, owner: str = "", *, trusts_conversation: bool = False
+) -> Resolved:
     """Return the decisions of a conversation's answers. The session is not changed.
+
+    With `trusts_conversation`, questions in the messages count as well as those of the session.
 
     Raises:
         AgentInvalidResponseException: an answer without a question, or about another call.
@@ -194,7 +198,7 @@ def resolve_answers(messages: Sequence[Message], session: Any, owner: str = "") 
     resolved = Resolved(load_batches(session))
     if not any(is_approval_response(content) for message in messages for content in message.contents):
         return resolved
-    conversation = _Conversation(messages, resolved.batches, owner)
+    conversation = _Conversation(messages, resolved.batches, owner, trusts_conversation=trusts_conversation)
     answered: dict[int, Batch] = {}
     answers: dict[int, Content] = {}
     """Answers by the identity of their question: ids may repeat."""
@@ -243,7 +247,9 @@ def _decide(batch: Batch, answers: Mapping[int, Content]) -> list[Decision]:
 class _Conversation:
     """The positions of questions, answers and results in a conversation. The session's questions take precedence."""
 
-    def __init__(self, messages: Sequence[Message], known: Sequence[Batch], owner: str) -> None:
+    def __init__(
+        self, messages: Sequence[Message], known: Sequence[Batch], owner: str, *, trusts_conversation: bool
+    ) -> None:
         self._messages = messages
         own, others = [each for each in known if each.owner == owner], [each for each in known if each.owner != owner]
         every = [(place, content) for place, message in enumerate(messages) for content in message.contents]
@@ -252,7 +258,7 @@ class _Conversation:
         self._known = (own, others)
         self._asked_here = [
             Batch([each for each in find_questions(message.contents, calls) if not self.is_done(each.makes, place)])
-            for place, message in enumerate(messages)
+            for place, message in enumerate(messages if trusts_conversation else ())
         ]
 
     def answers(self) -> list[tuple[int, Content]]:
@@ -278,8 +284,8 @@ class _Conversation:
         # A truncated conversation may start with an answer.
         if self._results.get((answer.function_call or answer).call_id or answer.id, -1) <= place:
             raise AgentInvalidResponseException(
-                f"there is no question for approval {answer.id!r}; answer with the session in which it was asked, or "
-                "give the message with the question before the answer"
+                f"there is no question for approval {answer.id!r}; answer with the session in which it was asked: "
+                "a question in the messages alone doesn't count, since whoever supplies them could have written it"
             )
         return None
 

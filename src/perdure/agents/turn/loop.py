@@ -54,6 +54,9 @@ class FunctionInvocationConfiguration(TypedDict, total=False):
     `max_iterations` limits the model calls of a turn and `max_function_calls` its tool calls. At a limit, and after
     `max_consecutive_errors_per_request` rounds with a failed call, the model is called once more and may call no tools.
     `additional_tools` can be called, although the model is not told of them.
+
+    An approval counts only if the session asked for it. With `disable_approval_response_binding` a question in the
+    messages is enough. Use it only if nobody but your own program can write the messages.
     """
 
     enabled: bool
@@ -63,6 +66,7 @@ class FunctionInvocationConfiguration(TypedDict, total=False):
     terminate_on_unknown_calls: bool
     additional_tools: Sequence[FunctionTool]
     include_detailed_errors: bool
+    disable_approval_response_binding: bool
 
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
@@ -73,6 +77,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "terminate_on_unknown_calls": False,
     "additional_tools": (),
     "include_detailed_errors": False,
+    "disable_approval_response_binding": False,
 }
 _MINIMUM: Final = {"max_iterations": 1, "max_function_calls": 1, "max_consecutive_errors_per_request": 0}
 
@@ -221,7 +226,8 @@ class TurnLoop:
         if missing := approved.missing_results(self.messages, is_complete=not self._is_stored_by_provider):
             drop_questions(caller.session, caller.owner, [result.call_id for result in missing])
             updates.append(self._add(Message("tool", missing)))
-        resolved = resolve_answers(self.messages, caller.session, caller.owner)
+        is_unbound = self.limits.get("disable_approval_response_binding", False)
+        resolved = resolve_answers(self.messages, caller.session, caller.owner, trusts_conversation=is_unbound)
         if resolved.decisions or resolved.open:
             outcome = await self._call_tools(resolved.decisions, approved)
             store_batches(caller.session, resolved.batches)
