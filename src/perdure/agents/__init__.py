@@ -66,4 +66,4 @@ from perdure.agents.turn.loop import (
     FunctionInvocationLayer,
     normalize_function_invocation_configuration,
 )
-from perdure.agents.turn.recording import Turn, current_turn, record_call, record_stream, use_turn
+from perdure.agents.turn.recording import Turn, current_turn, record_call, record_stream, return_requests, use_turn

@@ -23,7 +23,7 @@ from perdure.agents.sessions.session import AgentSession
 from perdure.agents.tools.context import is_server
 from perdure.agents.tools.tool import normalize_tools
 from perdure.agents.turn.loop import FunctionInvocationLayer
-from perdure.agents.turn.recording import Turn
+from perdure.agents.turn.recording import Turn, is_returning_requests
 from perdure.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -234,6 +234,10 @@ class Agent(BaseAgent, Generic[OptionsT]):
 
         Arguments override the agent's own; tools, middleware and instructions are added. A session continues its
         conversation and stores the new messages when the turn is over.
+
+        Inside a handler or a workflow function, approvals and other questions of the agent are requests of the run:
+        the code is suspended until they are answered. Elsewhere, and inside `return_requests(agent)`, the response
+        holds them as `user_input_requests`.
         """
         if not isinstance(cast("object", session), AgentSession | None):
             raise TypeError(
@@ -259,7 +263,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         # An agent without a name is identified by its instructions and tools, which are equal in every process.
         names = [getattr(each, "name", "") for each in options_of.get("tools", ())]
         traits = () if self.name else [str(options_of.get("instructions", "")), *names]
-        turn = Turn(resolve_agent_id(self), context.messages, traits)
+        turn = Turn(resolve_agent_id(self), context.messages, traits, returns_requests=is_returning_requests(self))
 
         def start() -> Any:
             run = AgentRun(self, context, turn)

@@ -10,6 +10,7 @@ from perdure.agents.messages.message import Message
 from perdure.agents.sessions.session import AgentSession
 from perdure.agents.tools.tool import FunctionInvocationContext, FunctionTool
 from perdure.agents.turn.approvals import APPROVALS_KEY, APPROVED_CALLS_KEY
+from perdure.agents.turn.recording import return_requests
 from perdure.errors import ToolExecutionException, UserInputRequiredException
 
 if TYPE_CHECKING:
@@ -62,10 +63,11 @@ def agent_tool(
         session = _open_session(ctx, tool_name, is_shared=propagate_session)
         start = partial(agent.run, message, session=session, function_invocation_kwargs=kwargs)
         response: AgentResponse[Any]
-        if stream_callback is None:
-            response = await start()
-        else:
-            response = await start(stream=True).with_transform_hook(show).get_final_response()
+        with return_requests(agent):
+            if stream_callback is None:
+                response = await start()
+            else:
+                response = await start(stream=True).with_transform_hook(show).get_final_response()
         asked = response.user_input_requests
         if session is not None:
             _store_session(ctx, session, is_shared=propagate_session, is_waiting=bool(asked))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import Unpack
 
-from perdure import Agent, AgentInvalidResponseException, Message, register_type
+from perdure import Agent, AgentInvalidResponseException, Message, register_type, return_requests
 from perdure.orchestrations.builder import OrchestrationBuilder, OrchestrationOptions
 from perdure.orchestrations.orchestrator import BaseGroupChatOrchestrator, OrchestratorOptions
 from perdure.orchestrations.participants import ParticipantRegistry, check_participants, shared_messages
@@ -301,9 +301,10 @@ class AgentBasedGroupChatOrchestrator(TurnBasedOrchestrator):
         messages = [*unseen, Message("user", [decision_prompt(participants)])]
         errors: list[InvalidDecisionError] = []
         while len(errors) <= self._retry_attempts:
-            response = await self._agent.run(
-                messages, session=session, options={"response_format": AgentOrchestrationOutput}
-            )
+            with return_requests(self._agent):
+                response = await self._agent.run(
+                    messages, session=session, options={"response_format": AgentOrchestrationOutput}
+                )
             if response.user_input_requests:
                 raise AgentInvalidResponseException(
                     f"orchestrator agent {self.id!r} asked for an approval or user input, which it can't get; give it "

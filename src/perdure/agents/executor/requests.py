@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,6 +13,7 @@ from perdure.agents.messages.content import Content
 from perdure.agents.messages.conversation import is_tool_question
 from perdure.agents.messages.message import Message
 from perdure.engine import ActivationRecorder
+from perdure.events import WorkflowEvent
 from perdure.graph import Terms
 
 if TYPE_CHECKING:
@@ -152,6 +154,24 @@ def to_answer(asked: Content, answer: Answer) -> Content:
         return replace(answer, call_id=asked.call_id) if asked.type == "function_call" else answer
     approved = answer if isinstance(answer, bool) else answer.approved is True
     return asked.to_function_approval_response(approved)
+
+
+async def ask_all(activation: ActivationPort, asked: Sequence[Content]) -> list[Content]:
+    """Ask an agent's questions as requests that the activation waits for. Returns the answers for the agent."""
+    if len(asked) == 1:
+        return [await _ask(activation, asked[0])]
+    return list(await asyncio.gather(*[_ask(activation, each) for each in asked]))
+
+
+async def _ask(activation: ActivationPort, asked: Content) -> Content:
+    done = approved_call(asked)
+    terms = Terms() if done is None else Terms(approves=done)
+    while True:
+        answer = await activation.ask(asked, Content if done is None else Answer, None, terms)
+        reason = find_mismatch(asked, answer)
+        if reason is None:
+            return to_answer(asked, answer)
+        activation.emit(WorkflowEvent.warning(f"question {asked.id!r} is asked again: {reason}"))
 
 
 def share_conversation(said: Sequence[Message]) -> list[Message]:

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 from perdure.agents.executor.requests import deduplicate, inner_requests, is_inner_question
 from perdure.agents.messages.responses import AgentResponse, token_spending
 from perdure.agents.sessions.session import AgentSession, apply_changes, copy_state, find_changes, share_logs
+from perdure.agents.turn.recording import return_requests
 from perdure.codec import register_type
 from perdure.engine import GLOBAL_KWARGS_KEY, RUN_KWARGS_KEY
 from perdure.graph import StepCall
@@ -295,6 +296,10 @@ class AgentTurn:
         return response, session if record is None else record.session()
 
     async def _run_agent(self, messages: Sequence[Message], session: Any) -> AgentResponse[Any]:
+        with return_requests(self.agent):
+            return await self._run_agent_once(messages, session)
+
+    async def _run_agent_once(self, messages: Sequence[Message], session: Any) -> AgentResponse[Any]:
         is_streaming = self.ctx.activation.streaming
         stream: Any = self.agent.run(list(messages), stream=is_streaming, session=session, **self._kwargs())
         if not is_streaming:

@@ -9,13 +9,20 @@ import copy
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, cast
 
 from perdure.agents.client.base import ChatLayer, OptionsT
 from perdure.agents.client.middleware import categorize_middleware
 from perdure.agents.client.streaming import stream_updates
+from perdure.agents.executor.requests import ask_all
 from perdure.agents.messages.content import Content, UsageDetails, add_usage_details
-from perdure.agents.messages.conversation import call_ids_in, is_local_call, repair_conversation
+from perdure.agents.messages.conversation import (
+    call_ids_in,
+    is_approval_response,
+    is_local_call,
+    repair_conversation,
+)
 from perdure.agents.messages.message import Message, normalize_messages
 from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate
 from perdure.agents.tools.context import expand_tools
@@ -25,6 +32,7 @@ from perdure.agents.turn.approvals import (
     Batch,
     Decision,
     Question,
+    Resolved,
     add_batch,
     drop_questions,
     find_questions,
@@ -178,6 +186,9 @@ class TurnLoop:
     is_closed: bool = field(default=False, init=False)
     """True if the model may call no more tools."""
     is_over: bool = field(default=False, init=False)
+    asked: list[Content] = field(default_factory=list[Content], init=False)
+    """Questions that the activation has to ask."""
+    _own_session: SimpleNamespace | None = field(default=None, init=False)
 
     async def respond(self) -> ChatResponse[Any]:
         """Return the final response with all messages and token counts of the request."""
@@ -201,6 +212,9 @@ class TurnLoop:
             yield update
         rounds = self.limits.get("max_iterations", 0)
         for number in range(rounds + 1):
+            while self.asked:
+                for update in await self._ask_in_activation():
+                    yield update
             if self.is_over:
                 return
             self.is_closed |= number == rounds
@@ -209,6 +223,14 @@ class TurnLoop:
                     yield update
             for update in await self._make_calls():
                 yield update
+
+    @property
+    def asker(self) -> Any:
+        """Return the session that keeps open questions. It is needed only until the activation has its answers."""
+        if self.caller.session is None and self.caller.turn.asks:
+            self._own_session = self._own_session or SimpleNamespace(state={})
+            return self._own_session
+        return self.caller.session
 
     @property
     def _is_stored_by_provider(self) -> bool:
@@ -227,11 +249,32 @@ class TurnLoop:
             drop_questions(caller.session, caller.owner, [result.call_id for result in missing])
             updates.append(self._add(Message("tool", missing)))
         is_unbound = self.limits.get("disable_approval_response_binding", False)
-        resolved = resolve_answers(self.messages, caller.session, caller.owner, trusts_conversation=is_unbound)
-        if resolved.decisions or resolved.open:
-            outcome = await self._call_tools(resolved.decisions, approved)
-            store_batches(caller.session, resolved.batches)
-            updates += self._add_outcome(outcome, [each.to_content() for each in resolved.open])
+        resolved = resolve_answers(self.messages, self.asker, caller.owner, trusts_conversation=is_unbound)
+        updates += await self._follow(resolved, approved)
+        return updates if self.stream else []
+
+    async def _follow(self, resolved: Resolved, approved: ApprovedCalls) -> list[ChatResponseUpdate]:
+        """Make the calls that answers allow, and ask what is still open."""
+        if not (resolved.decisions or resolved.open):
+            return []
+        outcome = await self._call_tools(resolved.decisions, approved)
+        store_batches(self.asker, resolved.batches)
+        return self._add_outcome(outcome, [each.to_content() for each in resolved.open])
+
+    async def _ask_in_activation(self) -> list[ChatResponseUpdate]:
+        """Ask the open questions as requests of the activation, and act on the answers."""
+        activation, asked, self.asked = self.caller.turn.activation, self.asked, []
+        assert activation is not None, "outside a workflow the caller gets the questions"
+        answers = await ask_all(activation, asked)
+        self.caller.turn.times_asked += 1
+        approvals = [each for each in answers if is_approval_response(each)]
+        results = [each for each in answers if each.type == "function_result"]
+        others = [each for each in answers if each not in approvals and each not in results]
+        updates = [self._add(Message("tool", results))] if results else []
+        resolved = resolve_answers([Message("user", approvals)], self.asker, self.caller.owner)
+        updates += await self._follow(resolved, self._approved_calls())
+        if others:
+            self._add(Message("user", others))
         return updates if self.stream else []
 
     def _call_ids(self) -> CallIds:
@@ -291,9 +334,11 @@ class TurnLoop:
     async def _make_calls(self) -> list[ChatResponseUpdate]:
         """Make the calls that the model asked for, or ask for their approval."""
         calls = _find_calls(self.response.messages)
+        if self.caller.turn.asks:
+            self._take_provider_questions()
         tools = self.caller.by_name() if calls else {}
         if not calls or not (tools or self.caller.tools):
-            self.is_over = True
+            self.is_over = not self.asked
             return []
         ready: list[Content] = []
         waiting: list[Content] = []
@@ -318,7 +363,7 @@ class TurnLoop:
 
     def _ask_for_approval(self, waiting: Sequence[Content], ready: Sequence[Content]) -> list[Content]:
         """Ask for approval of calls. The other calls wait in the session; without one they are asked about too."""
-        session = self.caller.session
+        session = self.asker
         asked = [*waiting, *(ready if session is None else ())]
         questions = [Question(call.call_id or "", call, call) for call in asked]
         add_batch(session, Batch(questions, [] if session is None else list(ready), self.caller.owner))
@@ -349,6 +394,11 @@ class TurnLoop:
             updates.append(self._add(Message("tool", results)))
         if questions:
             self._store_tool_questions(outcome.contents)
+        if questions and self.caller.turn.asks:
+            self.asked += questions
+            self.is_over |= outcome.ends_turn
+            return updates
+        if questions:
             self._add_questions(questions)
             # The stream has already sent the arguments of the calls.
             sent = [replace(each, arguments=None) if each.type == "function_call" else each for each in questions]
@@ -365,7 +415,19 @@ class TurnLoop:
         every = (each for message in (*self.messages, *self.produced) for each in message.contents)
         calls: dict[str | None, Content] = {each.call_id: each for each in every if each.type == "function_call"}
         if questions := find_questions(contents, calls):
-            add_batch(self.caller.session, Batch(questions, owner=self.caller.owner))
+            add_batch(self.asker, Batch(questions, owner=self.caller.owner))
+
+    def _take_provider_questions(self) -> None:
+        """Let the activation ask what the provider asks. The response then has no open questions."""
+        for place, message in enumerate(self.produced):
+            questions = [each for each in message.contents if each.user_input_request is True]
+            if questions:
+                self.asked += questions
+                contents = [
+                    replace(each, user_input_request=None) if each.user_input_request else each
+                    for each in message.contents
+                ]
+                self.produced[place] = message.with_contents(contents)
 
     def _add_questions(self, questions: Sequence[Content]) -> None:
         """Add questions to the message with their calls. A call that the user answers is replaced by its question."""

@@ -40,6 +40,10 @@ class Turn:
     told: InitVar[Iterable[object]] = ()
     traits: InitVar[Iterable[object]] = ()
     activation: ActivationPort | None = field(default_factory=activation_at_work)
+    returns_requests: bool = False
+    """True if the caller gets the agent's questions. Otherwise, in a workflow, the activation asks them."""
+    times_asked: int = field(default=0, init=False)
+    """How often the activation has asked questions of this turn."""
     key: str = field(default="", init=False)
     number: int = field(default=0, init=False)
     _turns: Numbering = field(default_factory=Numbering, init=False)
@@ -55,6 +59,11 @@ class Turn:
             )
             self._turns = self.activation.numbering(f"turn of {self.key}")
             self.number = self._turns.take()
+
+    @property
+    def asks(self) -> bool:
+        """Return True if the questions of this turn are requests of the activation."""
+        return self.activation is not None and not self.returns_requests
 
     def next_model_call(self) -> int:
         """Return the number of the next model call."""
@@ -75,7 +84,9 @@ class Turn:
 
     def tool_key(self, call_id: str, place: int) -> str:
         """Return the step key of a tool call; `place` is its position in the model's response."""
-        return f"{self.key}#{self.number}.{self._calls.used}/{place}:{call_id}"
+        # A call that has asked is made again after the answer.
+        again = f"?{self.times_asked}" if self.times_asked else ""
+        return f"{self.key}#{self.number}.{self._calls.used}/{place}:{call_id}{again}"
 
     async def call_model(
         self, name: str, model_call: int, make: Callable[[], Awaitable[T]], count: Callable[[T], None]
@@ -129,6 +140,27 @@ def use_turn(turn: Turn) -> Generator[None]:
         yield
     finally:
         _turn.reset(token)
+
+
+_returning: ContextVar[object] = ContextVar("perdure_returning", default=None)
+
+
+@contextmanager
+def return_requests(agent: object) -> Generator[None]:
+    """Let runs of this agent that start inside the block return their questions as `response.user_input_requests`.
+
+    Without it, an agent that is run inside a handler or a workflow function asks them as requests of the run.
+    """
+    token = _returning.set(agent)
+    try:
+        yield
+    finally:
+        _returning.reset(token)
+
+
+def is_returning_requests(agent: object) -> bool:
+    """Return True inside `return_requests(agent)`."""
+    return _returning.get() is agent
 
 
 def current_turn(name: str, told: Iterable[object] = ()) -> Turn:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar, cast
 
 from typing_extensions import Unpack
 
-from perdure import AgentInvalidResponseException, AgentResponse, Message, SupportsAgentRun
+from perdure import AgentInvalidResponseException, AgentResponse, Message, SupportsAgentRun, return_requests
 from perdure.orchestrations.magentic.prompts import (
     CORRECTION,
     FACTS_PROMPT,
@@ -356,7 +356,8 @@ class StandardMagenticManager(MagenticManagerBase):
 
     async def _complete(self, messages: list[Message]) -> Message:
         """Return the agent's answer. Each question has the whole conversation, so the session is new."""
-        response: AgentResponse[Any] = await self._agent.run(messages, session=self._agent.create_session())
+        with return_requests(self._agent):
+            response: AgentResponse[Any] = await self._agent.run(messages, session=self._agent.create_session())
         if response.user_input_requests:
             raise MagenticAnswerError(
                 "the manager's agent asked for an approval, which it can't get: give it tools without "
