@@ -40,7 +40,10 @@ async def main() -> None:
     async with storage:
         # The script of this life begins anew: what was recorded is not asked for, so the first ledger says all.
         workflow = team(NotedModel(), checkpoint_storage=storage, name="crew")
-        result = await workflow.run(*sys.argv[3:], run_id="r")
+        first, *later = sys.argv[3:] or [""]
+        result = await workflow.run(*filter(None, [first]), run_id="r")
+        for task in later:
+            result = await workflow.run(task)
         sys.stdout.write("".join(output.text for output in result.get_outputs()))
 
 

@@ -308,21 +308,17 @@ async def test_a_manager_is_given_a_copy_that_it_may_spoil() -> None:
     assert (manager.contexts[-1].round_count, manager.contexts[-1].reset_count) == (3, 0)
 
 
-async def test_a_task_is_one_message_with_words() -> None:
-    for wrong in ([Message("user", ["one"]), Message("user", ["two"])], "  "):
-        with pytest.raises(ValueError, match="task"):
+async def test_a_task_needs_text() -> None:
+    for wrong in ([Message("user", []), Message("user", [" "])], "  ", []):
+        with pytest.raises(ValueError, match=r"task|empty"):
             await team().run(wrong)
 
 
-async def test_another_task_is_for_another_run() -> None:
-    workflow = team()
-    await workflow.run("tides")
-    with pytest.raises(RuntimeError, match="has finished its task"):
-        await workflow.run("moons")
-    workflow = team(enable_plan_review=True)
-    await workflow.run("tides")
-    with pytest.raises(RuntimeError, match="is working on a task"):
-        await workflow.run("moons")
+async def test_several_messages_are_one_task() -> None:
+    model = Model(DONE)
+    await team(model).run([Message("user", ["one"]), Message("assistant", ["a remark"]), Message("user", ["two"])])
+    assert model.seen[0][-1].text == "FACTS? one\n\ntwo"
+    assert [message.text for message in model.seen[0][:-1]] == ["one", "a remark", "two"]
 
 
 def test_a_team_needs_exactly_one_manager() -> None:

@@ -70,7 +70,6 @@ class TurnBasedOrchestrator(BaseGroupChatOrchestrator):
     """Leads a chat in rounds. A subclass selects the next speaker or returns the final message."""
 
     keeps_conversation: ClassVar[bool] = True
-    """Tells a workflow as agent that this executor keeps the conversation, so it needs only new messages."""
 
     @property
     def _queued(self) -> list[QueuedMessage]:

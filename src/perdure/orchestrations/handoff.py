@@ -33,9 +33,14 @@ from perdure.orchestrations.handoff_tools import (
     clean_conversation_for_handoff,
     find_handoffs,
     get_handoff_tool_name,
-    new_messages,
 )
-from perdure.orchestrations.participants import check_participants, participant_name, resolve_name, to_messages
+from perdure.orchestrations.participants import (
+    check_participants,
+    new_messages,
+    participant_name,
+    resolve_name,
+    to_messages,
+)
 from perdure.orchestrations.request_info import AgentRequestInfoResponse
 from perdure.orchestrations.termination import should_terminate
 

@@ -116,8 +116,6 @@ def _result_target(result: Any) -> Any:
 
 _CONTENT_TYPES: Final = frozenset({"text"})
 _USER_CONTENT_TYPES: Final = frozenset({"text", "data", "uri", "hosted_file", "hosted_vector_store"})
-_HISTORY_PROPERTY: Final = "_attribution"
-"""Property of messages that come from a history."""
 
 
 @dataclass
@@ -167,19 +165,3 @@ def clean_conversation_for_handoff(conversation: Sequence[Message]) -> list[Mess
                 Message(message.role, kept, author_name=message.author_name, additional_properties=properties)
             )
     return cleaned
-
-
-def new_messages(received: Sequence[Message], known: Sequence[Message]) -> list[Message]:
-    """Return the messages that are new. A caller that uses the workflow as an agent may send its history again."""
-    if not any(_HISTORY_PROPERTY in message.additional_properties for message in received):
-        return list(received)
-    known_contents = [(message.role, message.contents) for message in known]
-    found: list[Message] = []
-    position = 0
-    for message in received:
-        said = (message.role, message.contents)
-        if _HISTORY_PROPERTY in message.additional_properties and said in known_contents[position:]:
-            position = known_contents.index(said, position) + 1
-        else:
-            found.append(message)
-    return found

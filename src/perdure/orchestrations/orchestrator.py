@@ -32,6 +32,7 @@ from perdure.orchestrations.participants import (
     GroupChatResponseReceivedEvent,
     create_completion_message,
     require_messages,
+    to_messages,
 )
 from perdure.orchestrations.termination import check_condition, should_terminate
 
@@ -219,6 +220,9 @@ class BaseGroupChatOrchestrator(StatefulOrchestrator, ABC):
     TERMINATION_CONDITION_MET_MESSAGE: ClassVar[str] = "The group chat has reached its termination condition."
     MAX_ROUNDS_MET_MESSAGE: ClassVar[str] = "The group chat has reached the maximum number of rounds."
 
+    keeps_conversation: ClassVar[bool] = False
+    """True if a later turn needs only the new messages. In a workflow used as an agent, there may be none."""
+
     def __init__(
         self,
         id: str,  # noqa: A002 - the documented name
@@ -264,7 +268,8 @@ class BaseGroupChatOrchestrator(StatefulOrchestrator, ABC):
     @handler
     async def handle_input(self, task: str | Message | list[str | Message], ctx: GroupChatContext) -> None:
         """Start with a text, a message or a list of these. Raises ValueError if the list is empty."""
-        await self._handle_messages(require_messages(task), ctx)
+        may_be_empty = self.keeps_conversation and self._has_started(ctx)
+        await self._handle_messages(to_messages(task) if may_be_empty else require_messages(task), ctx)
 
     @handler
     async def handle_participant_response(
@@ -277,6 +282,11 @@ class BaseGroupChatOrchestrator(StatefulOrchestrator, ABC):
         received = GroupChatResponseReceivedEvent(round_index=self._round_index, participant_name=speaker)
         await ctx.add_event(WorkflowEvent("group_chat", received))
         await self._handle_response(response, ctx)
+
+    def _has_started(self, ctx: WorkflowContext[Any, Any]) -> bool:
+        """Return True if the run has a conversation."""
+        del ctx
+        return bool(self._full_conversation)
 
     async def _handle_messages(self, messages: list[Message], ctx: GroupChatContext) -> None:
         """Handle a task."""

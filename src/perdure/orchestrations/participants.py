@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, cast
 
 from perdure import (
     AgentExecutorRequest,
@@ -22,6 +22,9 @@ from perdure import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+_HISTORY_PROPERTY: Final = "_attribution"
+"""Property of messages that come from a history."""
 
 Participant: TypeAlias = Executor | SupportsAgentRun
 ParticipantRef: TypeAlias = str | Executor | SupportsAgentRun
@@ -107,6 +110,27 @@ def shared_messages(messages: Iterable[Message], speaker: str) -> list[Message]:
         for message in messages
         if message.role != "tool" and message.text.strip()
     ]
+
+
+def is_from_history(message: Message) -> bool:
+    """Return True if a workflow used as an agent repeats this message from a history."""
+    return _HISTORY_PROPERTY in message.additional_properties
+
+
+def new_messages(received: Sequence[Message], known: Sequence[Message]) -> list[Message]:
+    """Return the messages that are new. A caller that uses the workflow as an agent may send its history again."""
+    if not any(map(is_from_history, received)):
+        return list(received)
+    known_contents = [(message.role, message.contents) for message in known]
+    found: list[Message] = []
+    position = 0
+    for message in received:
+        said = (message.role, message.contents)
+        if is_from_history(message) and said in known_contents[position:]:
+            position = known_contents.index(said, position) + 1
+        else:
+            found.append(message)
+    return found
 
 
 def create_completion_message(*, text: str | None = None, author_name: str, reason: str = "completed") -> Message:

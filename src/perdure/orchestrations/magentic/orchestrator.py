@@ -55,6 +55,8 @@ from perdure.orchestrations.participants import (
     ParticipantRegistry,
     can_handle,
     check_participants,
+    is_from_history,
+    new_messages,
     shared_messages,
 )
 from perdure.orchestrations.request_info import make_nodes
@@ -76,7 +78,7 @@ class MagenticState:
     """State of a task. `history` has the messages since the last reset, `conversation` has all messages.
 
     `kept` is the manager's state for this task. `idle_resets` counts the resets since a participant or person last
-    acted.
+    acted. `tasks` has the input and the final answer of every task of the run, including this one.
     """
 
     task: str
@@ -90,6 +92,7 @@ class MagenticState:
     kept: dict[str, Any] | None = None
     idle_resets: int = 0
     is_finished: bool = False
+    tasks: Log[Message] = field(default_factory=Log[Message])
 
     @property
     def current_plan(self) -> Message:
@@ -129,6 +132,8 @@ MagenticRunContext: TypeAlias = WorkflowContext[
 """Context of the orchestrator's handlers."""
 
 _TASK: Final = "task"
+_QUEUE: Final = "queue"
+"""Messages that came while a task was in progress. Each is a task of its own."""
 _RESETS_WITHOUT_ACTION_MAX: Final = 10
 """Limit of resets in a row without any turn, for a team that has no other limits."""
 
@@ -136,10 +141,13 @@ _RESETS_WITHOUT_ACTION_MAX: Final = 10
 class MagenticOrchestrator(BaseGroupChatOrchestrator):
     """Asks the manager for a plan, asks for progress after each turn, and instructs the next speaker.
 
-    The task is in the orchestrator's private scope; each handler loads it first and saves it last. The manager's
-    answers are recorded, so a resumed run does not ask again. `heeds_reset` names the participants that take a
-    `MagenticResetSignal`.
+    A message after the end of a task is a new task, with counts and a conversation of its own. One that comes while a
+    task is in progress waits for its end. The task is in the orchestrator's private scope; each handler loads it first
+    and saves it last. The manager's answers are recorded, so a resumed run does not ask again. `heeds_reset` names the
+    participants that take a `MagenticResetSignal`.
     """
+
+    keeps_conversation: ClassVar[bool] = True
 
     MANAGER_NAME: ClassVar[str] = "magentic_orchestrator"
     TERMINATION_CONDITION_MET_MESSAGE: ClassVar[str] = "Workflow terminated due to reaching its termination condition."
@@ -167,24 +175,45 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         self._require_plan_signoff = require_plan_signoff
         self._heeds_reset = tuple(heeds_reset)
 
+    def _has_started(self, ctx: WorkflowContext[Any, Any]) -> bool:
+        """Return True if the run has had a task."""
+        return ctx.scope().has(_TASK)
+
     async def _handle_messages(self, messages: list[Message], ctx: Any) -> None:
-        """Take a task and plan it. Raises ValueError if the task is invalid, RuntimeError if there is one already."""
+        """Start a task, or queue it while another is in progress. Raises ValueError if a first task has no text."""
         current: MagenticState | None = ctx.scope().get(_TASK)
-        if current is not None:
-            busy = "is working on a task: answer its requests, or resume it without a message; start"
-            situation = "has finished its task: start" if current.is_finished else busy
-            raise RuntimeError(f"this Magentic workflow {situation} a new run for another task")
-        if len(messages) != 1:
-            raise ValueError(f"a Magentic workflow needs a single task message, not {len(messages)}")
-        if not messages[0].text.strip():
+        if current is None or current.is_finished:
+            await self._start_task(messages, current, ctx)
+        elif _task_text(messages):
+            ctx.scope().set(_QUEUE, [*ctx.scope().get(_QUEUE, ()), messages])
+        else:
+            await ctx.add_event(WorkflowEvent.warning("a message without text came during a task: it is ignored"))
+
+    async def _start_task(self, messages: Sequence[Message], previous: MagenticState | None, ctx: Any) -> None:
+        """Plan a task. The manager sees the inputs and answers of earlier tasks before it.
+
+        A team that is asked again without a new text works on its task again.
+        """
+        tasks = Log[Message]() if previous is None else previous.tasks
+        new = new_messages(messages, tasks)
+        text = _task_text(new) or ("" if previous is None else previous.task)
+        if not text:
             raise ValueError("the task of a Magentic workflow must have text")
-        task = MagenticState(messages[0].text)
-        task.add_messages(messages)
+        tasks.extend(new)
+        task = MagenticState(text, history=Log(tasks), conversation=Log(new), tasks=tasks)
         if not await self._finish_if_terminated(task, ctx):
             await self._make_plan(task, ctx, MagenticOrchestratorEventType.PLAN_CREATED)
             if await self._start_plan(task, ctx, is_stalled=False):
                 await self._advance(task, ctx)
+        await self._save(task, ctx)
+
+    async def _save(self, task: MagenticState, ctx: Any) -> None:
+        """Store the task. If it is finished, start the next queued one."""
         ctx.scope().set(_TASK, task)
+        queue: list[list[Message]] = ctx.scope().get(_QUEUE, [])
+        if task.is_finished and queue:
+            ctx.scope().set(_QUEUE, queue[1:])
+            await self._start_task(queue[0], task, ctx)
 
     @handler
     async def handle_participant_response(
@@ -201,7 +230,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
             await self._broadcast_messages_to_participants(messages, ctx, others)
         if not await self._finish_if_terminated(task, ctx):
             await self._advance(task, cast("MagenticRunContext", ctx))
-        ctx.scope().set(_TASK, task)
+        await self._save(task, ctx)
 
     @response_handler
     async def handle_plan_review_response(
@@ -217,7 +246,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         else:
             ctx.require_approved(task.current_plan.text)
             await self._advance(task, ctx)
-        ctx.scope().set(_TASK, task)
+        await self._save(task, ctx)
 
     async def _advance(self, task: MagenticState, ctx: MagenticRunContext) -> None:
         """Check the progress, then instruct the next speaker or end the task."""
@@ -343,6 +372,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
     async def _finish(self, task: MagenticState, final_message: Message, ctx: MagenticRunContext) -> None:
         task.is_finished = True
         task.conversation.append(final_message)
+        task.tasks.append(final_message)
         await self._yield_completion(cast("GroupChatContext", ctx), final_message)
 
     async def _emit(
@@ -353,6 +383,17 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
     ) -> None:
         data = MagenticOrchestratorEvent(event_type, content)
         await ctx.add_event(WorkflowEvent("magentic_orchestrator", data, executor_id=self.id))
+
+
+def _task_text(messages: Sequence[Message]) -> str:
+    """Return the text of a task: the texts of users, or of everybody if no user said anything.
+
+    A team inside a group chat gets the messages of the other participants too. Its manager sees all of them.
+    """
+    said = [message for message in messages if not is_from_history(message)]
+    by_users = [message for message in said if message.role == "user" and message.text.strip()]
+    texts = [message.text for message in by_users or said]
+    return "\n\n".join(text for text in texts if text.strip())
 
 
 def _load_task(ctx: WorkflowContext[Any, Any]) -> MagenticState:
