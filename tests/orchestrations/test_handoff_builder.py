@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -113,6 +114,21 @@ def test_names_of_tools_are_such_as_providers_take() -> None:
         len({HandoffConfiguration(target="a"), HandoffConfiguration(target=Agent(ScriptedChatClient([]), name="a"))})
         == 1
     )
+
+
+async def test_agents_with_names_in_other_alphabets_hand_over_to_each_other() -> None:
+    names = ("日本", "中国", "한국", "Ελλάδα", "🙂", "x" * 80 + "1", "x" * 80 + "2")
+    tool_names = [get_handoff_tool_name(name) for name in names]
+    assert len(set(tool_names)) == len(names)
+    assert all(re.fullmatch("[a-zA-Z0-9_-]{1,64}", name) for name in tool_names)
+    assert tool_names[0] == "handoff_to____ce47dfba", "the same in every process"
+    client = ScriptedChatClient({"日本": [ToolCall(tool_names[1])], "中国": ["你好"]})
+    made = [Agent(client, "Help.", name=name, description="Knows much.") for name in names]
+    workflow = HandoffBuilder(participants=made).with_start_agent("日本").build()
+    result = await workflow.run("Help.")
+    assert handed(result) == [("日本", "中国")]
+    tools = client.calls[0].options["tools"]
+    assert tools[0].description == "Hand the conversation over to 中国. Knows much."
 
 
 def test_a_tool_with_the_name_of_a_handoff_is_refused() -> None:

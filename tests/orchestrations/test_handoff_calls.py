@@ -66,6 +66,13 @@ async def test_a_model_that_hands_over_to_nobody_is_told_so_and_may_hand_over_ag
     assert shown(client.calls[1])[-1] == "tool: there is no tool named 'handoff_to_nobody'"
 
 
+async def test_a_handoff_with_arguments_is_a_handoff() -> None:
+    call = ToolCall("handoff_to_tech", reason="refund", context={"order": 42}, self="me")
+    _, workflow = desk({"triage": [call], "tech": ["Try again."]})
+    result = await workflow.run("Help.")
+    assert handed(result) == [("triage", "tech")]
+
+
 async def test_a_model_that_never_names_a_known_agent_ends_with_the_user() -> None:
     _, workflow = desk({"triage": always(ToolCall("handoff_to_nobody"))})
     result = await workflow.run("Help.")

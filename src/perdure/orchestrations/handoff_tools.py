@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ _TARGET_KEY: Final = "handoff_to"
 _INVALID_NAME_CHARACTERS: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _NAME_LENGTH_MAX: Final = 64
 """Maximum length of a tool name that providers accept."""
+_NAME_DIGEST_BYTES: Final = 4
 
 
 @dataclass(init=False)
@@ -47,19 +49,32 @@ class HandoffConfiguration:
 
 
 def get_handoff_tool_name(target_id: str) -> str:
-    """Return the name of the tool that hands off to an agent. Providers accept 64 letters, digits, `_` and `-`."""
-    return _INVALID_NAME_CHARACTERS.sub("_", f"handoff_to_{target_id}")[:_NAME_LENGTH_MAX]
+    """Return the name of the tool that hands off to an agent. Providers accept 64 letters, digits, `_` and `-`.
+
+    A name that loses letters of another alphabet, or its end, gets a digest, so that it stays unique.
+    """
+    name = _INVALID_NAME_CHARACTERS.sub("_", f"handoff_to_{target_id}")
+    if target_id.isascii() and len(name) <= _NAME_LENGTH_MAX:
+        return name
+    digest = hashlib.blake2b(target_id.encode(), digest_size=_NAME_DIGEST_BYTES).hexdigest()
+    return f"{name[: _NAME_LENGTH_MAX - len(digest) - 1]}_{digest}"
 
 
 def _handoff_tool(handoff: HandoffConfiguration) -> FunctionTool:
     """Return the tool that hands off. A call ends the turn, and its result records the handoff."""
 
-    async def hand_over() -> None:
+    async def hand_over(**ignored: Any) -> None:
+        del ignored  # a model may give a reason, although no argument is declared
         raise MiddlewareTermination(result={_TARGET_KEY: handoff.target_id})
 
+    target, name = f"Hand the conversation over to {handoff.target_id}.", get_handoff_tool_name(handoff.target_id)
+    description = handoff.description or target
+    if not handoff.target_id.isascii() and description != target:
+        # The name of the tool does not show whom it hands off to.
+        description = f"{target} {description}"
     return FunctionTool(
-        name=get_handoff_tool_name(handoff.target_id),
-        description=handoff.description or f"Hand the conversation over to {handoff.target_id}.",
+        name=name,
+        description=description,
         func=hand_over,
         input_model={"type": "object", "properties": {}},
         if_interrupted="rerun",

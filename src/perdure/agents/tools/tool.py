@@ -225,7 +225,7 @@ class FunctionTool:
         bound._receiver = receiver
         return bound
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the function. Raises ToolException if there is none, or a limit is reached."""
         counts = self._counts
         if self.func is None:
