@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Never, TypeAlias, cast, get_args, 
 from typing_extensions import Unpack
 
 from perdure import (
-    INTERNAL_SOURCE_ID,
     AgentExecutorRequest,
     AgentExecutorResponse,
     AgentResponse,
@@ -31,6 +30,7 @@ from perdure.orchestrations.participants import (
     Participant,
     check_participants,
     create_completion_message,
+    is_from_outside,
     participant_name,
     require_messages,
     shared_messages,
@@ -83,6 +83,11 @@ class DispatchToAllParticipants(Executor):
         """Start with a text, a message or a conversation. Raises ValueError if it is empty."""
         await self._dispatch(AgentExecutorRequest(require_messages(given)), ctx)
 
+    @handler
+    async def from_response(self, answer: AgentExecutorResponse, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
+        """Start with the response of an agent outside this workflow."""
+        await self._dispatch(AgentExecutorRequest(answer.full_conversation), ctx)
+
     async def _dispatch(self, request: AgentExecutorRequest, ctx: WorkflowContext[Any]) -> None:
         await ctx.send_message(request)
 
@@ -103,8 +108,8 @@ class TerminableDispatcher(DispatchToAllParticipants):
     @handler
     async def from_response(self, answer: AgentExecutorResponse, ctx: WorkflowContext[Any]) -> None:
         """Record a participant's answer. A response from outside the workflow starts a conversation."""
-        if ctx.source_executor_ids == [INTERNAL_SOURCE_ID(self.id)]:
-            await self._dispatch(AgentExecutorRequest(answer.full_conversation), ctx)
+        if is_from_outside(self, ctx):
+            await super().from_response(answer, ctx)
             return
         messages = shared_messages(answer.agent_response.messages, ctx.get_source_executor_id())
         if messages and await should_terminate(self._condition, self._record(messages, ctx)):

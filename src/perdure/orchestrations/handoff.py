@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
 from typing_extensions import Unpack
 
 from perdure import (
-    INTERNAL_SOURCE_ID,
     Agent,
     AgentExecutor,
     AgentExecutorRequest,
@@ -36,6 +35,7 @@ from perdure.orchestrations.handoff_tools import (
 )
 from perdure.orchestrations.participants import (
     check_participants,
+    is_from_outside,
     new_messages,
     participant_name,
     resolve_name,
@@ -99,7 +99,7 @@ class HandoffAgentExecutor(AgentExecutor):
     @handler
     async def run(self, request: AgentExecutorRequest, ctx: Context) -> None:
         """Receive messages of others, and answer if requested."""
-        if ctx.source_executor_ids == [INTERNAL_SOURCE_ID(self.id)]:
+        if is_from_outside(self, ctx):
             await self._start_conversation(request.messages, ctx, should_respond=request.should_respond)
         else:
             await self._receive(request.messages, ctx, should_respond=request.should_respond)

@@ -31,6 +31,7 @@ from perdure.orchestrations.participants import (
     GroupChatResponseMessage,
     GroupChatResponseReceivedEvent,
     create_completion_message,
+    is_from_outside,
     require_messages,
     to_messages,
 )
@@ -275,7 +276,10 @@ class BaseGroupChatOrchestrator(StatefulOrchestrator, ABC):
     async def handle_participant_response(
         self, response: AgentExecutorResponse | GroupChatResponseMessage, ctx: GroupChatContext
     ) -> None:
-        """Take a participant's answer."""
+        """Take a participant's answer. A response from outside the workflow is a task."""
+        if is_from_outside(self, ctx):
+            await self._handle_messages(self._get_task(response), ctx)
+            return
         speaker = ctx.get_source_executor_id()
         if speaker in self._awaited:
             self._awaited.remove(speaker)
@@ -317,6 +321,12 @@ class BaseGroupChatOrchestrator(StatefulOrchestrator, ABC):
         if isinstance(response, GroupChatResponseMessage):
             return [response.message]
         return list(response.agent_response.messages)
+
+    def _get_task(self, response: AgentExecutorResponse | GroupChatResponseMessage) -> list[Message]:
+        """Return the messages of a response from outside the workflow."""
+        if isinstance(response, GroupChatResponseMessage):
+            return [response.message]
+        return list(response.full_conversation)
 
     def _increment_round(self) -> None:
         """Count a round."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, cast
 
 from perdure import (
+    INTERNAL_SOURCE_ID,
     AgentExecutorRequest,
     AgentResponse,
     AgentResponseUpdate,
@@ -110,6 +111,11 @@ def shared_messages(messages: Iterable[Message], speaker: str) -> list[Message]:
         for message in messages
         if message.role != "tool" and message.text.strip()
     ]
+
+
+def is_from_outside(executor: Executor, ctx: WorkflowContext[Any, Any]) -> bool:
+    """Return True if the executor's message is an input of the workflow."""
+    return ctx.source_executor_ids == [INTERNAL_SOURCE_ID(executor.id)]
 
 
 def is_from_history(message: Message) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, Union, cast
 
@@ -15,6 +16,7 @@ from perdure import (
     Message,
     Workflow,
     WorkflowContext,
+    WorkflowExecutor,
     handler,
 )
 from perdure.orchestrations.builder import OrchestrationBuilder, OrchestrationOptions
@@ -25,7 +27,7 @@ from perdure.orchestrations.participants import (
     require_messages,
     to_messages,
 )
-from perdure.orchestrations.request_info import make_nodes
+from perdure.orchestrations.request_info import AgentApprovalExecutor, make_nodes
 from perdure.orchestrations.termination import should_terminate
 
 if TYPE_CHECKING:
@@ -72,6 +74,20 @@ class InputToConversation(Executor):
         """Start with a text, a message or a conversation. Raises ValueError if it is empty."""
         await ctx.send_message(require_messages(given))
 
+    @handler
+    async def from_response(self, prior: AgentExecutorResponse, ctx: WorkflowContext[list[Message]]) -> None:
+        """Start with the response of an agent outside this workflow."""
+        await ctx.send_message(require_messages(prior.full_conversation))
+
+
+def _as_last(node: Executor) -> Executor:
+    """Return the last participant. Only the parent can take the outputs and requests of a sub-workflow there."""
+    if not isinstance(node, WorkflowExecutor) or isinstance(node, AgentApprovalExecutor):
+        return node
+    last = copy(node)
+    last.allow_direct_output = last.propagate_request = True
+    return last
+
 
 class SequentialBuilder(OrchestrationBuilder):
     """Builds a chain: `input-conversation`, then each participant under its name.
@@ -79,7 +95,7 @@ class SequentialBuilder(OrchestrationBuilder):
     An agent gets the conversation so far; with `chain_only_agent_responses`, only the response of the agent before it.
     Your own executor gets what its predecessor sends: `list[Message]` from the input, an `AgentExecutorResponse` from
     an agent. The output is what the last participant yields, unless `output_from` or `intermediate_output_from` name
-    others.
+    others. Outputs and requests of a `WorkflowExecutor` at the end are those of the workflow.
 
     `termination_condition` is checked after each participant except the last. When it holds, the last response is the
     output and the remaining participants are skipped. `max_iterations` limits the supersteps since the last input; by
@@ -107,6 +123,7 @@ class SequentialBuilder(OrchestrationBuilder):
             drafts=intermediates,
             context_mode=self._context_mode,
         )
+        nodes[-1] = _as_last(nodes[-1])
         start = InputToConversation("input-conversation")
         chain: list[Executor] = [start]
         gates: list[Executor] = []

@@ -56,6 +56,7 @@ from perdure.orchestrations.participants import (
     can_handle,
     check_participants,
     is_from_history,
+    is_from_outside,
     new_messages,
     shared_messages,
 )
@@ -220,6 +221,9 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         self, response: AgentExecutorResponse | GroupChatResponseMessage, ctx: GroupChatContext
     ) -> None:
         """Record a participant's answer, send it to the others, and continue."""
+        if is_from_outside(self, ctx):
+            await self._handle_messages(self._get_task(response), ctx)
+            return
         task, speaker = _load_task(ctx), ctx.get_source_executor_id()
         received = GroupChatResponseReceivedEvent(round_index=task.round_count, participant_name=speaker)
         await ctx.add_event(WorkflowEvent("group_chat", received))
