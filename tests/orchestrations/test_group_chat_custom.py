@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.orchestrations.chats import last_word, speakers, talker
+from tests.orchestrations.magentic_team import DONE, Model, ledger, team
 from typing_extensions import override
 
 from perdure import (
@@ -131,6 +132,34 @@ def test_an_executor_that_can_not_be_asked_is_refused() -> None:
     builder = GroupChatBuilder(participants=[Deaf("deaf")], selection_func="round_robin")
     with pytest.raises(ValueError, match=r"executor 'deaf' can't take part.*GroupChatRequestMessage"):
         builder.build()
+
+
+class Greeter(Executor):
+    """Takes requests to speak, and no messages of others."""
+
+    @handler
+    async def speak(self, request: GroupChatRequestMessage, ctx: WorkflowContext[GroupChatResponseMessage]) -> None:
+        said = f"hello {request.additional_instruction or 'all'}"
+        await ctx.send_message(GroupChatResponseMessage(Message("assistant", [said])))
+
+
+async def test_an_executor_that_only_takes_requests_speaks_in_a_chat() -> None:
+    chat = GroupChatBuilder(
+        participants=[talker("ada"), Greeter("greeter")],
+        selection_func="round_robin",
+        max_rounds=3,
+        intermediate_output_from=["ada"],
+    ).build()
+    result = await chat.run("Talk.")
+    assert result.get_intermediate_outputs()[-1].text == "heard - a g"
+    assert not [event for event in result if event.type == "undelivered"]
+
+
+async def test_an_executor_that_only_takes_requests_speaks_in_a_magentic_team() -> None:
+    model = Model(ledger("ada"), ledger("greeter", "Bob"), DONE)
+    result = await team(model, participants=[talker("ada"), Greeter("greeter")]).run("Talk.")
+    assert "hello Bob" in [message.text for message in model.seen[-1]]
+    assert not [event for event in result if event.type == "undelivered"]
 
 
 class Survey(BaseGroupChatOrchestrator):

@@ -373,9 +373,13 @@ class BaseGroupChatOrchestrator(StatefulOrchestrator, ABC):
     async def _broadcast_messages_to_participants(
         self, messages: list[Message], ctx: GroupChatContext, participants: Sequence[str] | None = None
     ) -> None:
-        """Send messages to these participants, or to all, without asking them to speak."""
+        """Send messages to these participants, or to all, without asking them to speak.
+
+        Executors without a handler for them get none.
+        """
         registry = self._participant_registry
-        for name in registry.participants if participants is None else participants:
+        names = registry.participants if participants is None else participants
+        for name in filter(registry.is_listener, names):
             copied = list(messages)
             await ctx.send_message(
                 AgentExecutorRequest(copied, should_respond=False)

@@ -211,6 +211,7 @@ class ParticipantRegistry:
         self.participants: OrderedDict[str, str] = OrderedDict()
         """Descriptions by name."""
         self._agents: set[str] = set()
+        self._listeners: set[str] = set()
         for participant in participants:
             name = participant_name(participant)
             if name in self.participants:
@@ -219,6 +220,12 @@ class ParticipantRegistry:
             self.participants[name] = description or self.EMPTY_DESCRIPTION_PLACEHOLDER
             if not isinstance(participant, Executor) or _takes_agent_messages(participant):
                 self._agents.add(name)
+            elif can_handle(participant, GroupChatParticipantMessage([])):
+                self._listeners.add(name)
+
+    def is_listener(self, name: str) -> bool:
+        """Return True if the participant takes the messages of others. An executor need not."""
+        return self.is_agent(name) or name in self._listeners
 
     def is_agent(self, name: str) -> bool:
         """Return True if the participant takes the messages of agents. Raises ValueError for an unknown name."""
@@ -229,14 +236,17 @@ class ParticipantRegistry:
 
 
 def _takes_agent_messages(executor: Executor) -> bool:
-    """Return False if the executor takes chat messages. Raises ValueError if it takes neither."""
-    if can_handle(executor, GroupChatRequestMessage()) and can_handle(executor, GroupChatParticipantMessage([])):
+    """Return False if the executor takes chat requests. Raises ValueError if it takes neither."""
+    takes_requests = can_handle(executor, GroupChatRequestMessage())
+    if takes_requests and can_handle(executor, GroupChatParticipantMessage([])):
         return False
     if can_handle(executor, AgentExecutorRequest([])):
         return True
+    if takes_requests:
+        return False
     raise ValueError(
-        f"executor {executor.id!r} can't take part in a chat: give it a handler for GroupChatParticipantMessage "
-        "(messages of others) and one for GroupChatRequestMessage that sends a GroupChatResponseMessage"
+        f"executor {executor.id!r} can't take part in a chat: give it a handler for GroupChatRequestMessage that sends "
+        "a GroupChatResponseMessage, and one for GroupChatParticipantMessage if it needs the messages of others"
     )
 
 
