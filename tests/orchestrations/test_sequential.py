@@ -52,6 +52,18 @@ async def test_it_begins_with_a_text_a_message_or_several(said: Any) -> None:
     assert cast.told("writer")[0][0] == "Write."
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_words_equal_to_ones_own_are_heard_in_the_next_turn(*, stream: bool) -> None:
+    cast = team(writer=["Yes.", "Yes."], critic=["Yes.", "No."])
+    agent = SequentialBuilder(participants=cast.agents).build().as_agent(name="press")
+    session = agent.create_session()
+    for message in ("Good?", "Really?"):
+        response = agent.run(message, session=session, stream=stream)
+        await (response.get_final_response() if stream else response)
+    assert cast.told("writer") == [["Good?"], ["Good?", "Yes.", "Yes.", "Really?"]]
+    assert cast.told("critic") == [["Good?", "Yes."], ["Good?", "Yes.", "Yes.", "Really?", "Yes."]]
+
+
 async def test_a_stream_has_the_words_of_the_last_one_as_they_come() -> None:
     cast = team(writer=["A line."], critic=["Too short for me."])
     stream = SequentialBuilder(participants=cast.agents).build().run("Write.", stream=True)

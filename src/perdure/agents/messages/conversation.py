@@ -11,7 +11,6 @@ import hashlib
 import json
 import re
 import sys
-from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -250,44 +249,43 @@ class _Reader:
     """Everything a reader knows.
 
     Calls and results are matched by id, in any order: a call that needed approval is repeated with fewer fields. All
-    other contents are matched by their text, in order.
+    other contents are matched by their text and author, in order. A message without an author may be anybody's.
     """
 
     def __init__(self, known: Iterable[Message]) -> None:
         self._ids: Counter[_Key] = Counter()
-        self._places: defaultdict[_Key, list[int]] = defaultdict(list)
+        self._places: defaultdict[_Key, list[tuple[int, str | None]]] = defaultdict(list)
         self._place = 0
         self._begin = sys.maxsize
         """The first known content that was repeated."""
-        for place, (role, content) in enumerate((each.role, content) for each in known for content in each.contents):
+        for place, (message, content) in enumerate((each, content) for each in known for content in each.contents):
             if (key := _call_key(content)) is not None:
                 self._ids[key] += 1
             else:
-                self._places[_text_key(role, content)].append(place)
+                self._places[_text_key(message.role, content)].append((place, message.author_name))
 
     def new_part(self, message: Message) -> Message | None:
         """Return the message without its known contents; None if nothing is left."""
         if ATTRIBUTION not in message.additional_properties:
             return message
-        new = [content for content in message.contents if not self._is_known(message.role, content)]
+        new = [content for content in message.contents if not self._is_known(message, content)]
         return message.with_contents(new) if new or not message.contents else None
 
-    def _is_known(self, role: str, content: Content) -> bool:
+    def _is_known(self, message: Message, content: Content) -> bool:
         if (key := _call_key(content)) is not None:
             is_known = self._ids[key] > 0
             self._ids[key] -= is_known
             return is_known
-        places = self._places.get(_text_key(role, content), [])
-        at = bisect_left(places, self._place)
-        if at == len(places):
-            # Two readers may have seen parallel messages in different orders, so look again from where the repetition
-            # began. Equal texts before that are other messages.
-            at = bisect_left(places, self._begin)
-        if at == len(places):
+        known, author = self._places.get(_text_key(message.role, content), []), message.author_name
+        same = [each for each in known if author is None or each[1] in {None, author}]
+        # Two readers may have seen parallel messages in different orders, so look again from where the repetition
+        # began. Equal texts before that are other messages.
+        found = next((each for start in (self._place, self._begin) for each in same if each[0] >= start), None)
+        if found is None:
             return False
-        place = places.pop(at)
-        self._begin = min(self._begin, place)
-        self._place = max(self._place, place + 1)
+        known.remove(found)
+        self._begin = min(self._begin, found[0])
+        self._place = max(self._place, found[0] + 1)
         return True
 
 
