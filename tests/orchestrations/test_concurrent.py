@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import threading
 from dataclasses import dataclass
@@ -53,6 +54,30 @@ async def test_it_begins_with_a_text_a_message_several_or_a_request(said: Any) -
     cast = team(law=["It is legal."], cost=["It is cheap."])
     await ConcurrentBuilder(participants=cast.agents).build().run(said)
     assert cast.told("cost") == [["Lamps?"]]
+
+
+@pytest.mark.parametrize("limit", [1, 2, None])
+async def test_only_so_many_work_at_the_same_time(limit: int | None) -> None:
+    names = [f"expert{number}" for number in range(5)]
+    expected, working, most = limit or len(names), 0, 0
+    is_full = asyncio.Event()
+
+    async def work(_: Any, __: Any) -> str:
+        nonlocal working, most
+        working += 1
+        most = max(most, working)
+        if working == expected:
+            is_full.set()
+        await is_full.wait()
+        working -= 1
+        return "Done."
+
+    cast = team(**dict.fromkeys(names, work))
+    result = await ConcurrentBuilder(participants=cast.agents, max_concurrency=limit).build().run("Lamps?")
+    assert [message.author_name for message in result.get_outputs()[0].messages] == names
+    assert most == expected
+    with pytest.raises(ValueError, match="max_concurrency must be 1 or more"):
+        ConcurrentBuilder(participants=cast.agents, max_concurrency=0).build()
 
 
 async def test_a_stream_has_one_answer_too() -> None:

@@ -259,17 +259,25 @@ class ConcurrentBuilder(OrchestrationBuilder):
     output is one `AgentResponse` with a message of each participant, in their order: an agent's last message, or all
     text of a workflow that takes part as an agent. Your own aggregator replaces that output. `output_from` and
     `intermediate_output_from` add outputs of participants. `max_iterations` limits the supersteps since the last input.
+    `max_concurrency` limits the participants that work at the same time.
 
     `termination_condition` is checked for the input and after each answer, with the whole conversation. If the input
     meets it, nobody is asked and the aggregator gets an empty list. Afterwards, an agent whose turn a person rejects
     (`with_request_info`) does not speak again: its answer has no messages.
     """
 
-    def __init__(self, *, participants: Sequence[Participant], **options: Unpack[OrchestrationOptions]) -> None:
+    def __init__(
+        self,
+        *,
+        participants: Sequence[Participant],
+        max_concurrency: int | None = None,
+        **options: Unpack[OrchestrationOptions],
+    ) -> None:
         super().__init__(**options)
         self._participants = check_participants(participants)
         if len(self._participants) < _SEVERAL:
             raise ValueError("ConcurrentBuilder needs at least two participants; use SequentialBuilder for one")
+        self._max_concurrency = max_concurrency
         self._aggregator: Executor | None = None
 
     def with_aggregator(self, aggregator: Executor | AggregatorFunction) -> ConcurrentBuilder:
@@ -305,7 +313,7 @@ class ConcurrentBuilder(OrchestrationBuilder):
             reviewed_kind=AgentApprovalExecutor if self._termination is None else TerminableApprovalExecutor,
         )
         outputs, intermediates = self._outputs.resolve(nodes, always=[aggregator])
-        builder = self._workflow_builder(dispatcher, outputs, intermediates)
+        builder = self._workflow_builder(dispatcher, outputs, intermediates, max_concurrency=self._max_concurrency)
         builder.add_fan_out_edges(dispatcher, nodes).add_fan_in_edges(nodes, aggregator)
         if self._termination is not None:
             builder.add_edge(dispatcher, aggregator, is_about_the_end)
