@@ -195,3 +195,9 @@ def test_an_id_that_comes_late_belongs_to_the_call_before_it() -> None:
         [piece(call("", "f", arguments='{"a"')), piece(call("1", "", arguments=": 1}"))]
     )
     assert whole.messages[0].contents == [call("1", "f", arguments='{"a": 1}')]
+
+
+def test_updates_of_different_authors_are_different_messages() -> None:
+    updates = [piece("a", author_name="ada"), piece("b"), piece("c", author_name="bob"), piece("d", author_name="bob")]
+    whole = AgentResponse[Any].from_updates(updates)
+    assert [(message.author_name, message.text) for message in whole.messages] == [("ada", "ab"), ("bob", "cd")]

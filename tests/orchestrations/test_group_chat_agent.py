@@ -15,7 +15,7 @@ from perdure import (
     SqliteCheckpointStorage,
     tool,
 )
-from perdure.orchestrations import AgentOrchestrationOutput, GroupChatBuilder, MaxMessages
+from perdure.orchestrations import AgentOrchestrationOutput, GroupChatBuilder, GroupChatDecisionError, MaxMessages
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
@@ -42,6 +42,27 @@ def led_by(replies: Sequence[Any], **more: Any) -> tuple[GroupChatBuilder, Scrip
         **more,
     )
     return builder, client
+
+
+@pytest.mark.parametrize("kwargs", [{"customer": "Ada"}, {"boss": {"customer": "Ada"}, "ada": {"customer": "Eve"}}])
+async def test_the_agent_gets_the_kwargs_of_the_run(kwargs: dict[str, Any]) -> None:
+    seen: list[Any] = []
+
+    @tool
+    def look_up(**more: Any) -> str:
+        """Look the customer up."""
+        seen.append(more["customer"])
+        return "known"
+
+    boss = Agent(ScriptedChatClient([ToolCall("look_up"), ends()]), name="boss", tools=[look_up])
+    chat = GroupChatBuilder(participants=[talker("ada")], orchestrator_agent=boss).build()
+    await chat.run("Talk.", function_invocation_kwargs=kwargs)
+    assert seen == ["Ada"]
+
+
+def test_a_decision_error_is_a_value_error_too() -> None:
+    assert issubclass(GroupChatDecisionError, ValueError)
+    assert issubclass(GroupChatDecisionError, AgentInvalidResponseException)
 
 
 async def test_an_agent_says_who_speaks_and_has_the_last_word() -> None:
@@ -130,7 +151,7 @@ async def test_an_agent_that_never_decides_is_a_clear_failure_and_nobody_is_aske
         await builder.build().run("Talk.")
     assert len(client.calls) == 4
     builder, client = led_by(["bob"], retry_attempts=0)
-    with pytest.raises(AgentInvalidResponseException, match="no valid decision in 1 answers"):
+    with pytest.raises(GroupChatDecisionError, match="no valid decision in 1 answers"):
         await builder.build().run("Talk.")
     with pytest.raises(ValueError, match="retry_attempts must be 0 or more, not -1"):
         led_by([], retry_attempts=-1)[0].build()

@@ -44,6 +44,24 @@ async def test_only_the_last_answer_goes_on_where_that_is_wanted() -> None:
     assert cast.told("editor") == [["Too short."]]
 
 
+@pytest.mark.parametrize("is_reviewed", [False, True])
+@pytest.mark.parametrize("chained", [False, True])
+async def test_a_user_message_follows_the_words_of_the_agent_before_where_that_is_wanted(
+    *, chained: bool, is_reviewed: bool
+) -> None:
+    cast = team(writer=["A line."], critic=["Too short."])
+    builder = SequentialBuilder(
+        participants=cast.agents, ensure_trailing_user_turn=True, chain_only_agent_responses=chained
+    )
+    workflow = (builder.with_request_info(agents=["critic"]) if is_reviewed else builder).build()
+    result = await workflow.run("Write.")
+    earlier = [] if chained else ["Write."]
+    assert cast.told("writer") == [["Write."]]
+    assert cast.told("critic") == [[*earlier, "A line.", "please continue."]]
+    for request in result.get_request_info_events():
+        assert "please continue." not in [message.text for message in request.data.full_conversation]
+
+
 @pytest.mark.parametrize("said", ["Write.", Message("user", ["Write."]), ["Write.", Message("user", ["Now."])]])
 async def test_it_begins_with_a_text_a_message_or_several(said: Any) -> None:
     cast = team(writer=["A line."])

@@ -18,14 +18,19 @@ from typing_extensions import Unpack
 from perdure import Agent, AgentInvalidResponseException, Message, register_type, return_requests
 from perdure.orchestrations.builder import OrchestrationBuilder, OrchestrationOptions
 from perdure.orchestrations.orchestrator import BaseGroupChatOrchestrator, OrchestratorOptions
-from perdure.orchestrations.participants import ParticipantRegistry, check_participants, shared_messages
+from perdure.orchestrations.participants import (
+    ParticipantRegistry,
+    check_participants,
+    run_kwargs,
+    shared_messages,
+)
 from perdure.orchestrations.request_info import make_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from perdure import AgentExecutorResponse, AgentResponse, AgentSession, Workflow
-    from perdure.orchestrations.participants import GroupChatContext, GroupChatResponseMessage, Participant
+    from perdure.orchestrations.participants import GroupChatContext, GroupChatResponseMessage, Participant, RunKwargs
 
 logger = logging.getLogger(__name__)
 
@@ -178,6 +183,10 @@ class InvalidDecisionError(ValueError):
     """The answer is not a valid decision. The model gets the message."""
 
 
+class GroupChatDecisionError(AgentInvalidResponseException, ValueError):
+    """The orchestrator agent gave no valid decision in all its attempts."""
+
+
 def decision_prompt(participants: Mapping[str, str]) -> str:
     """Return the prompt that follows each turn."""
     listed = "\n".join(f"- {name}: {description}" for name, description in participants.items())
@@ -285,7 +294,7 @@ class AgentBasedGroupChatOrchestrator(TurnBasedOrchestrator):
         """Return the agent's choice, or its final message."""
         # Each run has its own session, which starts as a copy of the given one.
         session: AgentSession = ctx.scope().get(_SESSION_KEY) or deepcopy(self._session)
-        decision = await self._ask_agent(session)
+        decision = await self._ask_agent(session, run_kwargs(self.id, ctx))
         ctx.scope().set(_SESSION_KEY, session)
         self._run_state.notes[_SEEN_KEY] = len(self._full_conversation)
         if decision.terminate or decision.next_speaker is None:
@@ -293,8 +302,8 @@ class AgentBasedGroupChatOrchestrator(TurnBasedOrchestrator):
             return self._create_completion_message(final_message)
         return decision.next_speaker
 
-    async def _ask_agent(self, session: AgentSession) -> AgentOrchestrationOutput:
-        """Ask the agent until its answer is valid. Raises AgentInvalidResponseException."""
+    async def _ask_agent(self, session: AgentSession, kwargs: RunKwargs) -> AgentOrchestrationOutput:
+        """Ask the agent until its answer is valid. Raises GroupChatDecisionError."""
         participants = self._participant_registry.participants
         unseen = self._full_conversation[self._run_state.notes.get(_SEEN_KEY, 0) :]
         messages = [*unseen, Message("user", [decision_prompt(participants)])]
@@ -302,10 +311,10 @@ class AgentBasedGroupChatOrchestrator(TurnBasedOrchestrator):
         while len(errors) <= self._retry_attempts:
             with return_requests(self._agent):
                 response = await self._agent.run(
-                    messages, session=session, options={"response_format": AgentOrchestrationOutput}
+                    messages, session=session, options={"response_format": AgentOrchestrationOutput}, **kwargs
                 )
             if response.user_input_requests:
-                raise AgentInvalidResponseException(
+                raise GroupChatDecisionError(
                     f"orchestrator agent {self.id!r} asked for an approval or user input, which it can't get; give it "
                     "tools that need none, or give those tools to a participant"
                 )
@@ -315,7 +324,7 @@ class AgentBasedGroupChatOrchestrator(TurnBasedOrchestrator):
                 logger.info("agent %r gave an invalid decision: %s", self.id, error)
                 errors.append(error)
                 messages = [Message("user", [CORRECTION_PROMPT.format(error=error)])]
-        raise AgentInvalidResponseException(
+        raise GroupChatDecisionError(
             f"orchestrator agent {self.id!r} gave no valid decision in {len(errors)} answers; about the last one: "
             f"{errors[-1]}. The answers are recorded: to ask again, resume with a larger retry_attempts"
         ) from errors[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypedDict, cast
 
 from perdure import (
     INTERNAL_SOURCE_ID,
@@ -22,7 +22,7 @@ from perdure import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 _HISTORY_PROPERTY: Final = "_attribution"
 """Property of messages that come from a history."""
@@ -111,6 +111,27 @@ def shared_messages(messages: Iterable[Message], speaker: str) -> list[Message]:
         for message in messages
         if message.role != "tool" and message.text.strip()
     ]
+
+
+class RunKwargs(TypedDict):
+    """Kwargs of a run for one agent."""
+
+    function_invocation_kwargs: Mapping[str, Any] | None
+    client_kwargs: Mapping[str, Any] | None
+
+
+def run_kwargs(executor_id: str, ctx: WorkflowContext[Any, Any]) -> RunKwargs:
+    """Return the kwargs of the run that an executor's agent gets: its own ones, or those for all."""
+    given: Mapping[str, Mapping[str, Any]] = ctx.get_state("_workflow_run_kwargs", {})
+
+    def find(kind: str) -> Mapping[str, Any] | None:
+        kwargs = given.get(kind, {})
+        return kwargs.get(executor_id, kwargs.get("__global__"))
+
+    return {
+        "function_invocation_kwargs": find("function_invocation_kwargs"),
+        "client_kwargs": find("client_kwargs"),
+    }
 
 
 def is_from_outside(executor: Executor, ctx: WorkflowContext[Any, Any]) -> bool:

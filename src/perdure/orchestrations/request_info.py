@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from typing_extensions import Unpack
 
 from perdure import (
     AgentExecutor,
@@ -97,24 +99,31 @@ class AgentRequestInfoExecutor(Executor):
             await ctx.yield_output(original_request)
 
 
+class AgentOptions(TypedDict, total=False):
+    """Options of the executor that runs an agent."""
+
+    context_mode: Literal["full", "last_agent"]
+    ensure_trailing_user_turn: bool
+
+
 class AgentApprovalExecutor(WorkflowExecutor):
     """An agent with its reviewer, as one participant under the agent's name.
 
     It behaves like an `AgentExecutor`: it takes the same messages, sends an approved turn as an
     `AgentExecutorResponse`, and yields it as an `AgentResponse`, in a stream as updates. A turn under review is a
     draft. The request shows it; with `shows_drafts`, drafts are also streamed intermediate outputs. `kind` is the
-    executor class that runs the agent.
+    executor class that runs the agent, and `options` are its options.
     """
 
     def __init__(
         self,
         agent: SupportsAgentRun,
-        context_mode: Literal["full", "last_agent"] | None = None,
         *,
         shows_drafts: bool = False,
         kind: type[AgentExecutor] = AgentExecutor,
+        **options: Unpack[AgentOptions],
     ) -> None:
-        node = kind(agent, context_mode=context_mode)
+        node = kind(agent, **options)
         reviewer = AgentRequestInfoExecutor("agent_request_info_executor")
         builder = WorkflowBuilder(
             name=f"{node.id}-reviewed",
@@ -146,9 +155,9 @@ def make_nodes(
     *,
     reviewed: Collection[str],
     drafts: Collection[str] = (),
-    context_mode: Literal["full", "last_agent"] | None = None,
     kind: type[AgentExecutor] = AgentExecutor,
     reviewed_kind: type[AgentApprovalExecutor] = AgentApprovalExecutor,
+    **options: Unpack[AgentOptions],
 ) -> list[Executor]:
     """Return the executors of the participants. An executor is its own.
 
@@ -161,7 +170,7 @@ def make_nodes(
             return participant
         name = participant_name(participant)
         if name in reviewed:
-            return reviewed_kind(participant, context_mode, shows_drafts=name in drafts, kind=kind)
-        return kind(participant, context_mode=context_mode)
+            return reviewed_kind(participant, shows_drafts=name in drafts, kind=kind, **options)
+        return kind(participant, **options)
 
     return [make_node(participant) for participant in participants]

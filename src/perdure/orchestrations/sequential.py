@@ -93,6 +93,9 @@ class SequentialBuilder(OrchestrationBuilder):
     """Builds a chain: `input-conversation`, then each participant under its name.
 
     An agent gets the conversation so far; with `chain_only_agent_responses`, only the response of the agent before it.
+    With `ensure_trailing_user_turn`, it also gets a user message if that ends with an assistant's message, because some
+    models reject such input.
+
     Your own executor gets what its predecessor sends: `list[Message]` from the input, an `AgentExecutorResponse` from
     an agent. The output is what the last participant yields, unless `output_from` or `intermediate_output_from` name
     others. Outputs and requests of a `WorkflowExecutor` at the end are those of the workflow.
@@ -107,11 +110,13 @@ class SequentialBuilder(OrchestrationBuilder):
         *,
         participants: Sequence[Participant],
         chain_only_agent_responses: bool = False,
+        ensure_trailing_user_turn: bool = False,
         **options: Unpack[OrchestrationOptions],
     ) -> None:
         super().__init__(**options)
         self._participants = check_participants(participants)
         self._context_mode: Literal["full", "last_agent"] = "last_agent" if chain_only_agent_responses else "full"
+        self._ensure_trailing_user_turn = ensure_trailing_user_turn
 
     def build(self) -> Workflow:
         """Connect the participants. Raises ValueError, WorkflowValidationError."""
@@ -122,6 +127,7 @@ class SequentialBuilder(OrchestrationBuilder):
             reviewed=self._reviewed_names(self._participants),
             drafts=intermediates,
             context_mode=self._context_mode,
+            ensure_trailing_user_turn=self._ensure_trailing_user_turn,
         )
         nodes[-1] = _as_last(nodes[-1])
         start = InputToConversation("input-conversation")

@@ -120,6 +120,7 @@ ContextFilter: TypeAlias = Callable[[list[Message]], list[Message]]
 Context: TypeAlias = WorkflowContext[AgentExecutorResponse, AgentResponse | AgentResponseUpdate]
 
 _OF_ANSWERS = frozenset({"function_result", "function_approval_response"})
+_CONTINUE = "please continue."
 _CACHE = "cache"
 """Messages that the agent has not seen yet."""
 _CONVERSATION = "conversation"
@@ -140,7 +141,8 @@ class AgentExecutor(Executor):
 
     The agent's session lasts as long as the run. Executors with the same session share it, also after a restart.
     `context_mode` selects what the agent sees of another agent's response: the `"full"` conversation, the response of
-    the `"last_agent"`, or the result of a `context_filter` (`"custom"`).
+    the `"last_agent"`, or the result of a `context_filter` (`"custom"`). With `ensure_trailing_user_turn`, a user
+    message follows input that ends with an assistant's message, because some models reject such input.
     """
 
     def __init__(
@@ -151,6 +153,7 @@ class AgentExecutor(Executor):
         id: str | None = None,  # noqa: A002 - the documented name
         context_mode: ContextMode | None = None,
         context_filter: ContextFilter | None = None,
+        ensure_trailing_user_turn: bool = False,
         **kwargs: Any,
     ) -> None:
         if not isinstance(cast("object", agent), SupportsAgentRun):
@@ -174,6 +177,7 @@ class AgentExecutor(Executor):
         super().__init__(chosen, **kwargs)
         self._context_mode: ContextMode = mode
         self._context_filter = context_filter
+        self._ensure_trailing_user_turn = ensure_trailing_user_turn
         self._agent = agent
         self._session: Any = session if session is not None else agent.create_session()
         self.__live: LiveSession | None = (
@@ -349,7 +353,8 @@ class AgentExecutor(Executor):
         if not told:
             logger.warning("agent %r runs without a message, which some models reject", self.id)
         turn = AgentTurn(self._agent, self.id, self._session, self.__live, ctx, streams_response=self.yields_responses)
-        response = await turn.run(told)
+        is_unprompted = self._ensure_trailing_user_turn and told and told[-1].role == "assistant"
+        response = await turn.run([*told, Message("user", [_CONTINUE])] if is_unprompted else told)
         own, said = ctx.scope(), visible_messages(response.messages)
         conversation = [*own.get(_CONVERSATION, ()), *told, *said]
         own.set(_CACHE, Log(cached[len(told) :]))

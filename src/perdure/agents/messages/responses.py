@@ -260,11 +260,12 @@ class Response(_Fields, Generic[ValueT]):
         return cls.from_updates([update async for update in updates], output_format_type=output_format_type)
 
     def _add(self, update: Update) -> None:
-        """Add an update. A new message starts where the message id or the role changes."""
+        """Add an update. A new message starts where the message id, the role or the author changes."""
         last = self.messages[-1] if self.messages else None
         is_other = last is not None and (
             (update.message_id and last.message_id and update.message_id != last.message_id)
             or (update.role and update.role != last.role)
+            or (update.author_name and last.author_name and update.author_name != last.author_name)
         )
         spoken = [content for content in update.contents if content.type != "usage"]
         if (last is None or is_other) and (spoken or update.role or update.message_id):
