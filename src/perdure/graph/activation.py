@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, Type
 from perdure.data_classes import new_set
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+    from collections.abc import Coroutine, Generator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from datetime import datetime, timedelta
 
@@ -31,7 +32,7 @@ class Absent:
 
 ABSENT: Final = Absent()
 
-IfInterrupted: TypeAlias = "Literal['rerun', 'ask'] | Callable[[str], Any]"
+IfInterrupted: TypeAlias = Literal["rerun", "ask"] | Callable[[str], Any]
 """The policy for a step that a crash interrupted: rerun it, ask, or call a function that finds out."""
 
 

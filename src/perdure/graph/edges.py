@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -12,11 +13,11 @@ from perdure.records import digest
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 
-EdgeCondition: TypeAlias = "Callable[[Any], bool | Awaitable[bool]]"
-SelectionFunc: TypeAlias = "Callable[[Any, list[str]], Any]"
+EdgeCondition: TypeAlias = Callable[[Any], bool | Awaitable[bool]]
+SelectionFunc: TypeAlias = Callable[[Any, list[str]], Any]
 
 _PAIR = 2
 
@@ -259,7 +260,7 @@ class SwitchCaseEdgeGroupDefault:
         return {"target_id": self.target_id, "type": "Default"}
 
 
-SwitchEntry: TypeAlias = "SwitchCaseEdgeGroupCase | SwitchCaseEdgeGroupDefault"
+SwitchEntry: TypeAlias = SwitchCaseEdgeGroupCase | SwitchCaseEdgeGroupDefault
 
 
 class SwitchCaseEdgeGroup(FanOutEdgeGroup):

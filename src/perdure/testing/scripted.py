@@ -53,12 +53,12 @@ class ToolCall:
         return f"ToolCall({self.name!r}{''.join(arguments)})"
 
 
-Part: TypeAlias = "str | ToolCall | Content"
-Reply: TypeAlias = "Part | Message | BaseModel | Mapping[str, Any] | Exception | Sequence[Part | Exception]"
+Part: TypeAlias = str | ToolCall | Content
+Reply: TypeAlias = Part | Message | BaseModel | Mapping[str, Any] | Exception | Sequence[Part | Exception]
 """One reply of a model. A list is one reply of several parts; an exception in it breaks the reply off there."""
-ReplyFunction: TypeAlias = "Callable[[Sequence[Message], Mapping[str, Any]], Reply | Awaitable[Reply]]"
+ReplyFunction: TypeAlias = Callable[[Sequence[Message], Mapping[str, Any]], Reply | Awaitable[Reply]]
 """Function that makes a reply from the conversation and the options."""
-Script: TypeAlias = "Sequence[Reply | ReplyFunction] | ReplyFunction"
+Script: TypeAlias = Sequence[Reply | ReplyFunction] | ReplyFunction
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ class ChatMiddleware(ABC):
 
 Kind: TypeAlias = Literal["agent", "function", "chat"]
 
-MiddlewareTypes: TypeAlias = "AgentMiddleware | FunctionMiddleware | ChatMiddleware | Callable[..., Any]"
+MiddlewareTypes: TypeAlias = AgentMiddleware | FunctionMiddleware | ChatMiddleware | Callable[..., Any]
 """Middleware of any kind: an object, or an async function with the parameters `context` and `call_next`."""
 
 FnT = TypeVar("FnT", bound=Callable[..., Any])

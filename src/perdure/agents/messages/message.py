@@ -17,11 +17,8 @@ Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 RoleLiteral: TypeAlias = Role
 
-ContentInput: TypeAlias = "str | Content | Mapping[str, Any]"
+ContentInput: TypeAlias = str | Content | Mapping[str, Any]
 """Anything a content can be made from."""
-
-AgentRunInputs: TypeAlias = "str | Content | Message | Sequence[str | Content | Message]"
-"""Anything an agent can be given as input."""
 
 ATTRIBUTION = "_attribution"
 """Key in `additional_properties` that names the context provider a message comes from."""
@@ -125,6 +122,10 @@ def to_contents(given: Sequence[ContentInput] | ContentInput | None) -> list[Con
             case _:
                 raise TypeError(f"a message takes texts, contents and dicts of contents, not {each!r}")
     return found
+
+
+AgentRunInputs: TypeAlias = str | Content | Message | Sequence[str | Content | Message]
+"""Anything an agent can be given as input."""
 
 
 def normalize_messages(messages: AgentRunInputs | None = None, *, role: Role | str = "user") -> list[Message]:

@@ -18,13 +18,11 @@ from perdure.typenames import type_name
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterable, Sequence
 
-    from pydantic import BaseModel
-
     from perdure.agents.messages.message import ContentInput
 
 ValueT = TypeVar("ValueT", default=Any)
 
-ResponseFormat: TypeAlias = "type[BaseModel] | Mapping[str, Any] | str | None"
+ResponseFormat: TypeAlias = type[Any] | Mapping[str, Any] | str | None
 """A pydantic model or a JSON schema; in a stored response, the name of the model."""
 
 _SHOWN_MAX = 80

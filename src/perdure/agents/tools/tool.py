@@ -86,7 +86,7 @@ def _to_plain(value: Any) -> Any:
 
 
 ApprovalMode: TypeAlias = Literal["always_require", "never_require"]
-IfToolInterrupted: TypeAlias = "Literal['tell', 'rerun', 'ask'] | Callable[[str], Any]"
+IfToolInterrupted: TypeAlias = Literal["tell", "rerun", "ask"] | Callable[[str], Any]
 """The policy for a call that a crash interrupted.
 
 "tell": tell the model that the effect is unknown. "rerun": call again. "ask": ask somebody. A function gets the call's
@@ -94,9 +94,7 @@ idempotency key and returns what the tool would have returned, or `NOT_DONE`.
 
 Inside another step, such as a tool of an agent that is itself a tool, nobody can be asked: the model is told.
 """
-ResultParser: TypeAlias = "Callable[[Any], str | list[Content]] | SkipParsing"
-ToolTypes: TypeAlias = "FunctionTool | Callable[..., Any] | Mapping[str, Any] | object"
-"""Anything that can be given as a tool: functions, tools, dicts for tools of the provider, MCP servers."""
+ResultParser: TypeAlias = Callable[[Any], str | list[Content]] | SkipParsing
 
 _INTERRUPTED: Final = frozenset({"tell", "rerun", "ask"})
 
@@ -393,6 +391,10 @@ def tool(
         )
 
     return make if func is None else make(func)
+
+
+ToolTypes: TypeAlias = FunctionTool | Callable[..., Any] | Mapping[str, Any] | object
+"""Anything that can be given as a tool: functions, tools, dicts for tools of the provider, MCP servers."""
 
 
 def normalize_tools(tools: ToolTypes | Sequence[ToolTypes] | None) -> list[Any]:
