@@ -132,7 +132,8 @@ async def test_an_executor_without_hooks_has_no_state() -> None:
     counter = Counter()
     saved = counter.on_checkpoint_save()
     assert saved == {}
-    assert counter.on_checkpoint_restore({}) is None
+    assert await counter.on_checkpoint_save() == {}
+    assert await counter.on_checkpoint_restore({}) is None
 
 
 def test_an_executor_whose_constructor_was_not_called_says_so() -> None:

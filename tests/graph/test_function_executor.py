@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from perdure import Executor, FunctionExecutor, WorkflowBuilder, WorkflowContext, executor
+from perdure import Executor, FunctionExecutor, WorkflowBuilder, WorkflowContext, executor, handler
 
 T = TypeVar("T")
 
@@ -139,6 +139,34 @@ async def test_what_a_function_returns_is_ignored() -> None:
     result = await WorkflowBuilder(start_executor=returns).build().run(3)
     assert result.get_outputs() == []
     assert [event.data for event in result if event.type == "executor_completed"] == [None]
+
+
+async def test_a_value_that_a_sync_function_returns_is_refused() -> None:
+    @executor
+    def returns(message: int) -> int:
+        return message
+
+    with pytest.raises(TypeError, match=r"executor 'returns' returned a value of type int.*ctx\.send_message"):
+        await WorkflowBuilder(start_executor=returns).build().run(3)
+
+
+async def test_a_value_that_a_function_without_a_context_returns_is_refused() -> None:
+    @executor
+    async def returns(message: int) -> int:
+        return message
+
+    with pytest.raises(TypeError, match=r"executor 'returns' returned a value of type int.*ctx\.yield_output"):
+        await WorkflowBuilder(start_executor=returns).build().run(3)
+
+
+async def test_a_value_that_a_sync_handler_returns_is_refused() -> None:
+    class Returns(Executor):
+        @handler
+        def take(self, message: int, _: WorkflowContext[int]) -> int:
+            return message
+
+    with pytest.raises(TypeError, match=r"executor 'returns' returned a value of type int.*ctx\.send_message"):
+        await WorkflowBuilder(start_executor=Returns("returns")).build().run(3)
 
 
 async def test_a_callable_object_and_a_partial_are_functions_too() -> None:

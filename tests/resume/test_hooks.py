@@ -303,3 +303,52 @@ async def test_an_attribute_whose_length_can_not_be_asked_for_fails_nothing(stor
 
     workflow = WorkflowBuilder(start_executor=Connected(), name="connected", checkpoint_storage=storage).build()
     assert await warnings_of(workflow, "x") == []
+
+
+class Heir(Executor):
+    """Extends the hooks of the base class, as programs for agent-framework do."""
+
+    def __init__(self) -> None:
+        super().__init__("heir")
+        self.number = 0
+
+    @handler
+    async def add(self, number: int, ctx: WorkflowContext[Never, int]) -> None:
+        self.number += number
+        await ctx.yield_output(self.number)
+
+    @override
+    async def on_checkpoint_save(self) -> dict[str, Any]:
+        return {**await super().on_checkpoint_save(), "number": self.number}
+
+    @override
+    async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
+        await super().on_checkpoint_restore(state)
+        self.number = state["number"]
+
+
+async def test_overridden_hooks_may_await_those_of_the_base_class(storage: Storage) -> None:
+    def build() -> Workflow:
+        return WorkflowBuilder(start_executor=Heir(), name="heirs", checkpoint_storage=storage).build()
+
+    await build().run(1, run_id="r")
+    again = build()
+    await again.run(run_id="r")
+    assert (await again.run(2)).get_outputs() == [3]
+
+
+def test_sync_hooks_may_call_those_of_the_base_class() -> None:
+    plain = Heir()
+    assert Executor.on_checkpoint_save(plain) == {}
+    Executor.on_checkpoint_restore(plain, {})
+
+
+async def test_an_executor_without_hooks_of_its_own_saves_nothing(storage: Storage) -> None:
+    @executor
+    async def plain(number: int, ctx: WorkflowContext[Never, int]) -> None:
+        await ctx.yield_output(number)
+
+    await WorkflowBuilder(start_executor=plain, name="plain").build().run(1, checkpoint_storage=storage)
+    checkpoint = await storage.get_latest(workflow_name="plain")
+    assert checkpoint is not None
+    assert checkpoint.state["_executor_state"] == {}

@@ -22,7 +22,7 @@ from perdure.engine.steps import Steps
 from perdure.engine.suspension import Suspender, begin_sleep
 from perdure.errors import BudgetExceededError
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
-from perdure.graph import Terms, TimersDue, enter, private_scope
+from perdure.graph import Terms, TimersDue, enter, private_scope, require_no_result
 from perdure.kernel import (
     ActivationResult,
     Effects,
@@ -197,6 +197,8 @@ class ActivationRecorder:
             outcome = handler(*args)
             if inspect.isawaitable(outcome):
                 await outcome
+            else:
+                require_no_result(self.executor_id, outcome)
             has_returned = True
         except BaseException as error:
             if not self.suspender.end(error):

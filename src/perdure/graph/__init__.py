@@ -61,6 +61,7 @@ from perdure.graph.executors import (
     executor,
     handler_of,
     on_error_ways,
+    require_no_result,
     response_handler_of,
     rewire,
     wiring,

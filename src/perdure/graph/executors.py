@@ -27,7 +27,7 @@ from perdure.typenames import describe
 from perdure.types import is_instance_of, is_type_compatible, most_specific, ranking_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
     from datetime import timedelta
 
     from perdure.annotations import Namespace
@@ -129,6 +129,22 @@ class Shared:
     merge: Callable[[Any, Any], Any]
 
 
+class _NoState(dict[str, Any]):
+    """An empty state. An async hook awaits it with `await super()...`, a sync one uses it as it is."""
+
+    def __await__(self) -> Generator[None, None, dict[str, Any]]:
+        return self
+        yield
+
+
+class _Nothing:
+    """Nothing to wait for. An async hook may await it, a sync one may ignore it."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
 class Executor:
     """A node of the graph. Subclass it, and mark the methods that take messages with `@handler`.
 
@@ -206,12 +222,16 @@ class Executor:
             for route in wiring(self).dispatch.answers
         )
 
-    def on_checkpoint_save(self) -> Awaitable[dict[str, Any]] | dict[str, Any]:
-        """Return the instance's state as a dict, sync or async. Override it together with `on_checkpoint_restore`."""
-        return {}
+    # The results are declared as Any: an override may be sync or async, and an async one may await super()'s.
 
-    def on_checkpoint_restore(self, state: dict[str, Any]) -> Awaitable[None] | None:
+    def on_checkpoint_save(self) -> Any:
+        """Return the instance's state as a dict, sync or async. Override it together with `on_checkpoint_restore`."""
+        return _NoState()
+
+    def on_checkpoint_restore(self, state: dict[str, Any]) -> Any:
         """Restore a state from `on_checkpoint_save`, sync or async."""
+        del state
+        return _Nothing()
 
     def child_graph(self) -> Graph | None:
         """Return the graph of a sub-workflow; None for other executors."""
@@ -357,13 +377,22 @@ class FunctionExecutor(Executor):
     async def process(self, message: Any, ctx: WorkflowContext[Any, Any]) -> None:
         """Call the function."""
         arguments = (message, ctx) if self._takes_context else (message,)
-        if self._is_async:
-            await self.func(*arguments)
-        else:
-            await _in_thread(self.func, *arguments)
+        result = await (self.func(*arguments) if self._is_async else _in_thread(self.func, *arguments))
+        if not self._is_async or not self._takes_context:
+            require_no_result(self.id, result)
 
 
-async def _in_thread(func: Callable[..., Any], *arguments: Any) -> None:
+def require_no_result(executor_id: str, result: object) -> None:
+    """Raise TypeError if a handler that can't send has returned a value, which would be lost."""
+    if result is not None:
+        raise TypeError(
+            f"the function of executor {executor_id!r} returned a value of type {describe(type(result))}, which nobody "
+            "would get: write an `async def` that takes ctx: WorkflowContext[...], and pass the value on with "
+            "`await ctx.send_message(value)` or `await ctx.yield_output(value)`"
+        )
+
+
+async def _in_thread(func: Callable[..., Any], *arguments: Any) -> Any:
     """Call a sync function. A thread can't be cancelled, so a cancelled caller waits until the function has returned.
 
     If it succeeds, its work counts: it must not be repeated because of a late cancellation.
@@ -378,11 +407,12 @@ async def _in_thread(func: Callable[..., Any], *arguments: Any) -> None:
     error = None if call.cancelled() else call.exception()
     if error is not None or call.cancelled():
         raise interruption or error or asyncio.CancelledError
+    return call.result()
 
 
-def _called(func: Callable[..., Any], *arguments: Any) -> None:
+def _called(func: Callable[..., Any], *arguments: Any) -> Any:
     with no_exit():
-        func(*arguments)
+        return func(*arguments)
 
 
 def _function_types(func: Callable[..., Any], namespace: Namespace, given: dict[str, Any]) -> HandlerTypes:
