@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from perdure.kernel import Moment
 
 _CHILD = "child/-/"
+_SHORT_LENGTH_MAX = 256
 
 
 def activation_record(done: ActivationResult, codec: Codec) -> Encoded:
@@ -273,6 +274,11 @@ class StepRecord:
     @classmethod
     def of(cls, kept: Kept, name: str) -> StepRecord:
         """Read the record of a step. Raises CheckpointDamagedError."""
+        # A re-entered handler comes to all its records again, each time that it has waited.
+        return kept.parse_once(lambda: cls._read(kept, name))
+
+    @classmethod
+    def _read(cls, kept: Kept, name: str) -> StepRecord:
         tree = loads(kept.require_encoded().text)
         try:
             result = None
@@ -347,7 +353,7 @@ def _from_list(cls: type[PlainT], kept: Kept) -> PlainT:
 
 def plain_record(kept: Kept, expected: type) -> Any:
     """Read a record that is a plain value, such as a moment. Raises CheckpointDamagedError."""
-    value = loads(kept.require_encoded().text)
+    value = kept.parse_once(lambda: loads(kept.require_encoded().text))
     if not isinstance(value, expected):
         raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} is not a {expected.__name__}")
     return value
@@ -390,7 +396,16 @@ def _types_in(value: object) -> Iterator[type]:
 
 
 def _digest(encoded: Encoded) -> str:
-    return digest(json.dumps(loads(encoded.text), sort_keys=True).encode())
+    text = encoded.text
+    return _digest_of_short(text) if len(text) <= _SHORT_LENGTH_MAX else _digest_of(text)
+
+
+def _digest_of(text: bytes) -> str:
+    return digest(json.dumps(loads(text), sort_keys=True).encode())
+
+
+# A handler that waits often makes all its earlier calls again, with the same arguments, after each wait.
+_digest_of_short = functools.lru_cache(maxsize=4096)(_digest_of)
 
 
 def fields_of(kept: Kept, cls: Any) -> Mapping[str, Kept]:

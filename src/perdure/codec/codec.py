@@ -11,7 +11,7 @@ import base64
 import copy
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from perdure.codec.builtin_types import (
     BUILTIN_KINDS,
@@ -40,9 +40,11 @@ from perdure.data_classes import new_dict, new_list, new_set, value_class
 from perdure.errors import EncodeError, ValueTooLargeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from perdure.records import Blob
+
+T = TypeVar("T")
 
 _MIB = 1024 * 1024
 
@@ -264,6 +266,7 @@ class Kept:
     checkpoint_id: str = ""
     refusal: EncodeError | None = None
     _source: Source | None = None
+    _parsed: Any = None
 
     @property
     def is_lost(self) -> bool:
@@ -286,6 +289,12 @@ class Kept:
         if self._source is None:
             self._source = Source(self.stored, self.encoded)
         return self._source
+
+    def parse_once(self, parse: Callable[[], T]) -> T:
+        """Return the result of `parse`, which reads the encoded form. It is called once, however often this is."""
+        if self._parsed is None:
+            self._parsed = parse()
+        return self._parsed
 
     def blob_data(self) -> Mapping[str, bytes]:
         """Return the bytes of the value's blobs: those it was read with, or those it was encoded with."""

@@ -266,15 +266,20 @@ class ActivationRecorder:
             self._own_events = Counter() if self._own_events is None else self._own_events
             self._own_events[name] += 1
             # An earlier attempt has kept the others.
-            if self._own_events[name] > self._emitted_before().get(name, 0):
+            if self._own_events[name] > self._emitted_before(name):
                 self._events.append(pending)
 
-    def _emitted_before(self) -> Mapping[str, int]:
-        """Return how often earlier attempts emitted each event of the handler."""
+    def _emitted_before(self, name: str) -> int:
+        """Return how often earlier entries emitted an event of the handler."""
         if self.activation.delivery.activation_id is None:
-            return {}
-        found = self.context.journal.find(f"{self.activation_id}/told")
-        return {} if found is None else plain_record(found, dict)
+            return 0
+        key, journal = f"{self.activation_id}/told", self.context.journal
+        found = journal.find(f"{key}/{name}")
+        if found is not None:
+            return plain_record(found, int)
+        # Earlier versions kept the counts of all events in one record.
+        every = journal.find(key)
+        return 0 if every is None else plain_record(every, dict).get(name, 0)
 
     def _pending(self, event: WorkflowEvent[Any]) -> PendingEvent:
         pending = pending_event(event, self.context.values)
@@ -571,9 +576,8 @@ class ActivationRecorder:
         given = {key: value for key, value in self.context.snapshot.carried.items() if key.startswith(answers)}
         caught: Mapping[str, object] = {} if self.steps is None else self.steps.errors.records()
         found = {**given, **self.context.journal.records(self.activation_id), **caught}
-        before, own = self._emitted_before(), self._own_events or Counter()
-        if before or own:
-            key = f"{self.activation_id}/told"
-            counts = {name: max(own[name], before.get(name, 0)) for name in {*own, *before}}
-            found[key] = Kept(path=f"record {key!r}", encoded=document(dict(counts)))
+        for name, count in (self._own_events or {}).items():
+            if count > self._emitted_before(name):
+                key = f"{self.activation_id}/told/{name}"
+                found[key] = Kept(path=f"record {key!r}", encoded=document(count))
         return found

@@ -383,6 +383,9 @@ class Steps:
         self.errors.mark_done(step.place, record)
         if record is None or not await self._context.put(step.place, record.encoded()):
             self._context.held(self.owner.activation_id)[step.place] = Held(kept, spent)
+        elif (written := self._context.journal.find(step.place)) is not None:
+            # Every later entry in this process comes to this record again, and need not read it.
+            written.parse_once(lambda: record)
         return self._decode(step, kept)
 
     def _encode(self, step: _Step, result: Any) -> Kept:
