@@ -6,7 +6,7 @@ import traceback as tracebacks
 import warnings
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, cast
 
 from typing_extensions import TypeVar
 
@@ -29,6 +29,7 @@ WorkflowEventType: TypeAlias = Literal[
     "executor_failed",
     "executor_bypassed",
     "executor_suspended",
+    "attempt_discarded",
     "output",
     "intermediate",
     "data",
@@ -207,6 +208,18 @@ class WorkflowEvent(Generic[DataT]):
         """The type that an answer must have."""
         self._require_request("response_type")
         return self._response_type
+
+    @property
+    def innermost(self) -> WorkflowEvent[Any]:
+        """The event of the sub-workflow that a 'sub_workflow' event contains; any other event itself."""
+        is_outer = self.type == "sub_workflow" and isinstance(self.data, WorkflowEvent)
+        return cast("WorkflowEvent[Any]", self.data if is_outer else self)
+
+    @property
+    def discards(self) -> tuple[WorkflowEvent[Any], ...]:
+        """The earlier events of the stream that an 'attempt_discarded' event takes back; empty for other events."""
+        event = self.innermost
+        return event.data or () if event.type == "attempt_discarded" else ()
 
     def _require_request(self, name: str) -> None:
         if self.type != "request_info":

@@ -44,6 +44,22 @@ def pieces_of(value: object) -> Sequence[Any]:
     return cast("ToldInPieces", value).to_updates() if has_pieces(value) else (value,)
 
 
+def without_discarded(items: Iterable[T]) -> list[T]:
+    """Return the items of a stream without those that a later item discards, and without the items that say so.
+
+    An item that discards others has them in its attribute `discards`.
+    """
+    found = list(items)
+    gone = {id(each) for item in found for each in getattr(item, "discards", ())}
+    if not gone:
+        return found
+    return [item for item in found if id(getattr(item, "innermost", item)) not in gone and not _discards(item)]
+
+
+def _discards(item: object) -> bool:
+    return bool(getattr(item, "discards", ()))
+
+
 class _End(Enum):
     """Marks the end of the source."""
 

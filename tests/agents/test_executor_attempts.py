@@ -14,13 +14,11 @@ from perdure.agents import (
     AgentExecutor,
     AgentExecutorRequest,
     AgentResponse,
-    AgentResponseUpdate,
     Content,
     FunctionTool,
     Message,
     tool,
 )
-from perdure.agents.executor.turn import StreamedText
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
@@ -41,12 +39,12 @@ def flaky(*replies: Any) -> ScriptedChatClient:
 
 
 async def told_by(workflow: Any, said: str) -> list[Content]:
-    events = [event async for event in workflow.run(said, stream=True) if event.type == "output"]
-    return [content for event in events for content in event.data.contents]
+    result = await workflow.run(said, stream=True).get_final_response()
+    return [content for update in result.get_outputs() for content in update.contents]
 
 
 @pytest.mark.parametrize("storage", [None, InMemoryCheckpointStorage()])
-async def test_a_turn_that_is_tried_again_tells_a_stream_nothing_twice(storage: Any) -> None:
+async def test_a_turn_that_is_tried_again_has_nothing_twice_in_its_result(storage: Any) -> None:
     client = flaky(["Let me look", ToolCall("look")], ConnectionError("down"), "the answer")
     node = AgentExecutor(Agent(client, name="a", tools=look), retry=_AT_ONCE)
     told = await told_by(WorkflowBuilder(start_executor=node, checkpoint_storage=storage).build(), "go")
@@ -65,44 +63,6 @@ async def test_another_reader_of_a_run_is_told_all_of_a_turn_that_failed_for_ano
         await told_by(workflow, "go")
     events = [event async for event in workflow.run(run_id=workflow.run_id, stream=True) if event.type == "output"]
     assert "".join(event.data.text for event in events) == "Let me lookthe answer"
-
-
-def text(*words: str) -> AgentResponseUpdate:
-    return AgentResponseUpdate(contents=[Content.from_text(word) for word in words])
-
-
-def test_of_a_text_that_broke_off_the_rest_is_told_and_of_another_text_all() -> None:
-    memo: dict[str, object] = {}
-
-    def told(*updates: AgentResponseUpdate) -> list[str]:
-        shown = StreamedText.to(attempt := object(), memo)
-        attempts.append(attempt)
-        return [rest.text for update in updates if (rest := shown.new_part(update)) is not None]
-
-    attempts: list[object] = []
-    assert told(text("one "), text("tw")) == ["one ", "tw"]
-    assert told(text("one two "), text("three")) == ["o ", "three"]
-    assert told(text("one "), text("two three")) == []
-    assert told(text("one "), text("four")) == ["four"]
-    assert told(text("one four"), text(" five")) == [" five"]
-
-
-def test_calls_that_come_in_pieces_are_told_once_and_others_are_told() -> None:
-    memo: dict[str, object] = {}
-    first = Content.from_function_call("1", "look", arguments='{"a"')
-    more = Content.from_function_call("", "", arguments=": 1}")
-    whole = Content.from_function_call("1", "look", arguments='{"a": 1}')
-    other = Content.from_function_call("2", "look", arguments="{}")
-
-    def told(attempt: object, *contents: Content) -> list[Content]:
-        shown = StreamedText.to(attempt, memo)
-        rests = [shown.new_part(AgentResponseUpdate(contents=[content])) for content in contents]
-        return [content for rest in rests if rest is not None for content in rest.contents]
-
-    assert told("one", first, more) == [first, more]
-    assert told("two", whole) == []
-    assert told("three", first, more, other) == [other]
-    assert told("four", other, more) == [other, more]
 
 
 async def test_a_reset_that_an_attempt_failed_after_is_done_by_the_next() -> None:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from perdure.kernel import Activation, Moment, Request, Snapshot
     from perdure.tracing import Span
 
-_ENGINE_ONLY = frozenset({"output", "intermediate", "started", "status", "failed"})
+_ENGINE_ONLY = frozenset({"output", "intermediate", "started", "status", "failed", "attempt_discarded"})
 _COUNTED_BY_ENGINE = frozenset({"supersteps", "activations"})
 """Resources that are checked when a superstep begins: nothing inside a handler spends them."""
 
@@ -236,7 +236,7 @@ class ActivationRecorder:
     def emit_output(self, kind: OutputKind, value: Any, *, in_pieces: bool = False) -> None:
         """Keep an output of a given kind, and emit it unless its pieces were shown."""
         if not (in_pieces and self.context.streaming):
-            self.context.emit(WorkflowEvent(kind, value, executor_id=self.executor.id, origin=FRAMEWORK))
+            self._show_live(WorkflowEvent(kind, value, executor_id=self.executor.id, origin=FRAMEWORK))
         if self.context.is_checkpointed:
             self._events.append(_Placeholder("output", len(self._outputs)))
         self._outputs.append((kind, value, has_pieces(value) and not in_pieces))
@@ -247,7 +247,16 @@ class ActivationRecorder:
         self._shown.append(value)
         kind = self.context.graph.designation.kind_of(self.executor.id)
         if kind is not None and self.context.streaming:
-            self.context.emit(WorkflowEvent(kind, value, executor_id=self.executor.id, origin=FRAMEWORK))
+            self._show_live(WorkflowEvent(kind, value, executor_id=self.executor.id, origin=FRAMEWORK))
+
+    def take_back(self, pieces: Sequence[Any]) -> None:
+        """Emit that pieces of an output don't count."""
+        gone = set(map(id, pieces))
+        self._shown = [piece for piece in self._shown if id(piece) not in gone]
+        self.context.discard_shown(self.activation, lambda event: id(event.data) in gone)
+
+    def _show_live(self, event: WorkflowEvent[Any]) -> None:
+        self.context.show(self.activation, event)
 
     def emit(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
         """Emit an event of the handler. Types that belong to the engine become a warning."""
@@ -258,16 +267,25 @@ class ActivationRecorder:
                 "use yield_output for outputs, or an event type of your own"
             )
             return
-        self.context.emit(event)
-        if not transient and self.context.is_checkpointed:
-            pending = self._pending(event)
-            data = b"" if pending.data is None else as_kept(pending.data).require_encoded().text
-            name = digest(f"{pending.type} {pending.executor_id} ".encode() + data)[:16]
-            self._own_events = Counter() if self._own_events is None else self._own_events
-            self._own_events[name] += 1
-            # An earlier attempt has kept the others.
-            if self._own_events[name] > self._emitted_before(name):
-                self._events.append(pending)
+        if not transient and self.context.is_checkpointed and not self._keep(event):
+            return
+        if event.type == "data":
+            # It is part of an agent's response, as an output is.
+            self._show_live(event)
+        else:
+            self.context.emit(event)
+
+    def _keep(self, event: WorkflowEvent[Any]) -> bool:
+        """Keep an event of the handler for the commit. Return False if an earlier entry has committed it."""
+        pending = self._pending(event)
+        data = b"" if pending.data is None else as_kept(pending.data).require_encoded().text
+        name = digest(f"{pending.type} {pending.executor_id} ".encode() + data)[:16]
+        self._own_events = Counter() if self._own_events is None else self._own_events
+        self._own_events[name] += 1
+        is_new = self._own_events[name] > self._emitted_before(name)
+        if is_new:
+            self._events.append(pending)
+        return is_new
 
     def _emitted_before(self, name: str) -> int:
         """Return how often earlier entries emitted an event of the handler."""
@@ -301,7 +319,7 @@ class ActivationRecorder:
 
     def emit_request(self, event: WorkflowEvent[Any], request: Request | int) -> None:
         """Emit a request: one that this activation awaits, or the index of one for a response handler."""
-        self.context.emit(event)
+        self._show_live(event)
         if self.context.is_checkpointed:
             is_placeholder = isinstance(request, int)
             self._events.append(_Placeholder("request", request) if is_placeholder else request_opened(request))
@@ -310,6 +328,8 @@ class ActivationRecorder:
         """Keep an event of the sub-workflow as a `sub_workflow` event. A later attempt gets it from the journal."""
         inner, path = (event.inner, event.path) if event.inner is not None else (event, ())
         name = self.executor.id
+        # The sub-workflow's superstep is recorded, so another attempt doesn't show it again.
+        self.context.shown.pop(self.activation.key, None)
         if self.context.is_checkpointed:
             self._events.append(PendingEvent("sub_workflow", executor_id=name, path=(name, *path), inner=inner))
 
@@ -562,9 +582,18 @@ class ActivationRecorder:
         reason = wait.wake_at or wait.request_id
         self._emit_kept(WorkflowEvent("executor_suspended", reason, executor_id=self.executor.id, origin=FRAMEWORK))
         given_up = self.questions.given_up if self.questions is not None else ()
+        awaited = self.requests.awaited if self.requests is not None else ()
+        kept = {request.id for request in awaited}
+        self.context.discard_shown(
+            self.activation,
+            lambda event: (
+                event.type in {"output", "intermediate"}
+                or (event.type == "request_info" and event.request_id not in kept)
+            ),
+        )
         effects = Effects(
             self.activation,
-            requests=self.requests.awaited if self.requests is not None else (),
+            requests=awaited,
             events=(*earlier, *self.events_without_effects()),
             suspension=Suspension(wait.wake_at, wait.request_id, self._carried(), given_up),
         )

@@ -23,7 +23,7 @@ from perdure.tracing import NO_SPAN, current, traced
 from perdure.typenames import type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from perdure.clock import Clock
     from perdure.codec import Encoded, Held, Values
@@ -67,12 +67,31 @@ class ActivationContext:
     """By executor: its sub-workflow as its earlier activations in this superstep left it."""
     opened: set[str] = field(default_factory=new_set)
     """The ids of the requests opened in this superstep."""
+    shown: dict[str, list[WorkflowEvent[Any]]] = field(default_factory=new_dict)
+    """By activation: the outputs and requests that the reader has got, and that count when the superstep commits."""
 
     def emit(self, event: WorkflowEvent[Any]) -> None:
         """Emit an event to the reader of the run."""
         self.emitted.append(event)
         if self.streaming:
             self.wake_reader()
+
+    def show(self, activation: Activation, event: WorkflowEvent[Any]) -> None:
+        """Emit an output or a request. The reader is told if the attempt that made it is discarded."""
+        self.shown.setdefault(activation.key, []).append(event.innermost)
+        self.emit(event)
+
+    def discard_shown(
+        self, activation: Activation, discards: Callable[[WorkflowEvent[Any]], bool] = lambda _: True
+    ) -> None:
+        """Emit that those outputs and requests of an attempt don't count for which `discards` is true."""
+        shown = self.shown.pop(activation.key, ())
+        gone = tuple(event for event in shown if discards(event))
+        if len(gone) < len(shown):
+            self.shown[activation.key] = [event for event in shown if not discards(event)]
+        if gone:
+            executor_id = activation.executor_id
+            self.emit(WorkflowEvent("attempt_discarded", gone, executor_id=executor_id, origin=FRAMEWORK))
 
     def wake_reader(self) -> None:
         """Let the reader look again. It clears `reader` itself when it runs."""
@@ -190,6 +209,10 @@ class Superstep:
                 context.reader = None
         if self.is_over and self._lanes_running:
             await stop(self._lanes)
+        if self.is_over and self._error is None and not self.has_ended:
+            # It was stopped, so nothing of it is committed.
+            for activation in self.activations:
+                context.discard_shown(activation)
         events, context.emitted = context.emitted, []
         if not events and self._error is not None:
             raise self._error
@@ -321,12 +344,12 @@ class Superstep:
 
     def _emit_again(self, executor: Executor, result: ActivationResult) -> None:
         """Emit the outputs and requests of a recorded activation: they were emitted before, but not committed."""
-        emit, values = self.context.emit, self.context.values
-        emit(WorkflowEvent("executor_bypassed", executor_id=executor.id, origin=FRAMEWORK))
-        for event in output_events(result.effects.outputs, values, in_pieces=self.context.streaming):
-            emit(event)
+        context, values, activation = self.context, self.context.values, result.effects.activation
+        context.emit(WorkflowEvent("executor_bypassed", executor_id=executor.id, origin=FRAMEWORK))
+        for event in output_events(result.effects.outputs, values, in_pieces=context.streaming):
+            context.show(activation, event)
         for request in result.effects.requests:
-            emit(request_event(request, values))
+            context.show(activation, request_event(request, values))
 
     def _state_of(self, executor_id: str) -> object:
         """Return the executor's last saved state; None if there is none."""
@@ -438,6 +461,7 @@ class Superstep:
                 if retry_message is None and (policy.on_error is None or is_final(error)):
                     raise
             await self._restore(executor)
+            context.discard_shown(activation)
             if retry_message is not None:
                 recorder.warn(f"executor {executor.id!r}: {retry_message}")
             earlier += recorder.events_without_effects()

@@ -161,7 +161,7 @@ class FunctionalWorkflowAgent(BaseAgent):
         match event.type:
             case "started":
                 self._pending = {}
-            case "output":
+            case "output" | "attempt_discarded":
                 return builder.updates(event)
             case "request_info":
                 contents = [self._request(event)]

@@ -128,6 +128,10 @@ class ActivationPort(Protocol):
         """Emit a piece of an output to stream readers. It is not recorded."""
         ...
 
+    def take_back(self, pieces: Sequence[Any]) -> None:
+        """Emit that these pieces of an output don't count."""
+        ...
+
     def emit(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
         """Emit a custom event."""
         ...
@@ -163,11 +167,6 @@ class ActivationPort(Protocol):
 
     def number(self, name: str) -> int:
         """Return how often this name was used before, in this attempt or in the running step."""
-        ...
-
-    @property
-    def memo(self) -> dict[str, object]:
-        """Data that attempts leave for later attempts in this process. It is not recorded."""
         ...
 
     def numbering(self, name: str) -> Numbering:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_EFFECTS = frozenset({"output", "intermediate", "request_info"})
+
 
 @dataclass
 class SubWorkflowResponseMessage:
@@ -203,10 +205,13 @@ class WorkflowExecutor(Executor):
 
     def _emit_as_parent(self, activation: ActivationRecorder, event: WorkflowEvent[Any]) -> None:
         """Emit an event of the child as one of the parent. A grandchild's event already has its path."""
-        inner, path = (event.data, event.path) if event.type == "sub_workflow" else (event, ())
-        activation.context.emit(
-            WorkflowEvent("sub_workflow", inner, executor_id=self.id, path=(self.id, *path), origin=FRAMEWORK)
-        )
+        path = event.path if event.type == "sub_workflow" else ()
+        inner = event.innermost
+        outer = WorkflowEvent("sub_workflow", inner, executor_id=self.id, path=(self.id, *path), origin=FRAMEWORK)
+        if inner.type in _EFFECTS:
+            activation.context.show(activation.activation, outer)
+        else:
+            activation.context.emit(outer)
 
     async def _deliver_outputs(self, activation: ActivationRecorder, begun: Snapshot, after: Snapshot) -> None:
         give = activation.context.values.give

@@ -29,7 +29,7 @@ from perdure.errors import RunError, RunUnfinishedError, WorkflowException
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
 from perdure.graph import WorkflowMessage
 from perdure.storage import given_storage
-from perdure.streams import ResponseStream
+from perdure.streams import ResponseStream, without_discarded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
@@ -78,8 +78,8 @@ class WorkflowRunResult(list[WorkflowEvent[Any]]):
 
     @classmethod
     def of(cls, events: Iterable[WorkflowEvent[Any]], *, include_status_events: bool = False) -> WorkflowRunResult:
-        """Make the result of a call from its events."""
-        plain = list(events)
+        """Make the result of a call from its events, without what discarded attempts have shown."""
+        plain = without_discarded(events)
         hidden = {"started"} if include_status_events else {"started", "status"}
         return cls(
             [event for event in plain if event.type not in hidden], [event for event in plain if event.type == "status"]

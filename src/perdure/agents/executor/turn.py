@@ -159,73 +159,6 @@ def live_session(session: AgentSession) -> LiveSession:
     return found
 
 
-_KEY = "shown"
-_TEXTS = frozenset({"text", "text_reasoning"})
-_MARK = "\0"
-"""Separates kinds of contents in the streamed text. No text contains it."""
-
-
-@dataclass(slots=True)
-class StreamedText:
-    """Everything that was streamed, as one text, and how far a new attempt has repeated it.
-
-    A retried turn streams only what its readers have not seen.
-    """
-
-    _streamed: str = ""
-    _place: int = 0
-    _kind: str = ""
-    """The kind of the last content."""
-    _call_id: str = ""
-    _is_call_new: bool = True
-    _attempt: object = None
-
-    @classmethod
-    def to(cls, activation: object, memo: dict[str, object]) -> StreamedText:
-        """Return what earlier attempts streamed."""
-        shown = memo.setdefault(_KEY, cls())
-        assert isinstance(shown, cls), "the key is ours"
-        if shown._attempt is not activation:
-            shown._attempt, shown._place, shown._kind, shown._call_id = activation, 0, "", ""
-        return shown
-
-    def new_part(self, update: AgentResponseUpdate) -> AgentResponseUpdate | None:
-        """Return the part of an update that was not streamed yet; None if there is none."""
-        contents = [rest for content in update.contents if (rest := self._rest(content)) is not None]
-        if contents == update.contents:
-            return update
-        rest = copy(update)
-        rest.contents = contents
-        return rest if contents else None
-
-    def _rest(self, content: Content) -> Content | None:
-        kind, is_more = content.type, self._kind == content.type
-        self._kind = kind
-        key = content.call_id or content.id or ""
-        if kind in _TEXTS:
-            text = content.text or ""
-            new = self._new("" if is_more else f"{_MARK}{kind}{_MARK}", text)
-            return content if new == text else replace(content, text=new) if new else None
-        if kind == "function_call" and is_more and key in {"", self._call_id}:
-            # More arguments of the same call.
-            return content if self._is_call_new else None
-        is_new = bool(self._new(f"{_MARK}{kind}{_MARK}", f"{key}{_MARK}"))
-        self._call_id, self._is_call_new = key, is_new
-        return content if is_new else None
-
-    def _new(self, mark: str, text: str) -> str:
-        """Return the part of a text that was not streamed at this place."""
-        whole, marked = f"{mark}{text}", self._streamed
-        start, self._place = self._place, self._place + len(whole)
-        if marked.startswith(whole, start):
-            return ""
-        tail = marked[start : self._place]
-        # The earlier attempt streamed something else from here on.
-        self._streamed = marked[:start] + whole
-        is_same_so_far = start + len(tail) == len(marked) and whole.startswith(tail)
-        return text[max(0, len(tail) - len(mark)) :] if is_same_so_far else text
-
-
 logger = logging.getLogger(__name__)
 
 SESSION_KEY: Final = "session"
@@ -247,6 +180,8 @@ class AgentTurn:
     asked: list[Content] = field(default_factory=list["Content"], init=False)
     questions: list[Request] = field(default_factory=list["Request"], init=False)
     _has_streamed: bool = field(default=False, init=False)
+    _shown: dict[int, AgentResponseUpdate] = field(default_factory=dict[int, "AgentResponseUpdate"], init=False)
+    """The updates as they were streamed, by the identity of the agent's own updates."""
 
     async def run(self, messages: Sequence[Message]) -> AgentResponse[Any]:
         """Run the agent, store its session, and return its response."""
@@ -316,19 +251,27 @@ class AgentTurn:
 
     def _stream_update(self, update: AgentResponseUpdate) -> None:
         """Stream an update without its requests, which are emitted as request events."""
+        if discards := getattr(update, "discards", ()):
+            self._take_back(discards)
+            return
         self.asked += update.user_input_requests
         left = [each for each in update.contents if not (each.user_input_request is True or is_inner_question(each))]
         if not self.streams_response or (update.contents and not left):
             return
         self._has_streamed = True
+        given = update
         contents = self._mark_declared_calls(left)
         if contents != update.contents:
             update = copy(update)
             update.contents = contents
-        activation = self.ctx.activation
-        rest = StreamedText.to(activation, activation.memo).new_part(update)
-        if rest is not None:
-            activation.show(rest)
+        self._shown[id(given)] = update
+        self.ctx.activation.show(update)
+
+    def _take_back(self, updates: Sequence[AgentResponseUpdate]) -> None:
+        """Take back the updates of an attempt inside a workflow that is the agent."""
+        gone = {id(each) for update in updates for each in update.user_input_requests}
+        self.asked = [each for each in self.asked if id(each) not in gone]
+        self.ctx.activation.take_back([self._shown[id(each)] for each in updates if id(each) in self._shown])
 
     def _mark_declared_calls(self, contents: Sequence[Content]) -> list[Content]:
         """Mark the calls that the user answers as requests."""

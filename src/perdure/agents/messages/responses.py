@@ -13,6 +13,7 @@ from perdure.agents.messages.content import Content, UsageDetails, add_usage_det
 from perdure.agents.messages.message import Message, to_contents
 from perdure.codec import register_type
 from perdure.errors import AdditionItemMismatch, ResponseValueError
+from perdure.streams import without_discarded
 from perdure.typenames import type_name
 
 if TYPE_CHECKING:
@@ -244,9 +245,9 @@ class Response(_Fields, Generic[ValueT]):
     def from_updates(
         cls, updates: Iterable[Any], *, output_format_type: ResponseFormat = None, value: Any = None
     ) -> Self:
-        """Join updates into a complete response."""
+        """Join updates into a complete response, without those that a discarded attempt has left."""
         response = cls(response_format=output_format_type, value=value)
-        for update in updates:
+        for update in without_discarded(updates):
             response._add(update)
         return response
 

@@ -222,6 +222,8 @@ class AgentCall:
             async for event in events:
                 if event.type == "request_info":
                     asked.add(event.request_id)
+                for each in event.discards:
+                    asked.discard(each.request_id if each.type == "request_info" else "")
                 yield event
         is_nested = isinstance(self._run, NestedRun)
         self.has_news = is_nested or bool(self.messages) or asdict(self.position) != before

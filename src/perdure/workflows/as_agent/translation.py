@@ -21,6 +21,7 @@ from perdure.agents import (
 from perdure.errors import AgentInvalidRequestException, AgentInvalidResponseException
 from perdure.events import WorkflowEvent
 from perdure.graph import SwitchCaseEdgeGroup
+from perdure.streams import without_discarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -211,8 +212,16 @@ def _all_remember(graph: Graph) -> bool:
     return not any(map(is_selective, graph.groups)) and all(map(AgentExecutor.remembers, graph.executors.values()))
 
 
-RESPONSE_EVENTS = frozenset({"output", "intermediate", "data", "request_info"})
-"""The events that become part of a response."""
+RESPONSE_EVENTS = frozenset({"output", "intermediate", "data", "request_info", "attempt_discarded"})
+"""The events that become part of a response, or take parts of it back."""
+
+
+class DiscardingUpdate(AgentResponseUpdate):
+    """An update without contents: it takes earlier updates of the stream back, those of a discarded attempt."""
+
+    def __init__(self, event: WorkflowEvent[Any], discards: Sequence[AgentResponseUpdate]) -> None:
+        super().__init__(contents=[], author_name=event.executor_id, raw_representation=event)
+        self.discards = tuple(discards)
 
 
 @dataclass(slots=True)
@@ -225,6 +234,8 @@ class ResponseBuilder:
     _speaker: tuple[str | None, ...] = field(default=(), init=False)
     """The author of the last update without a message id."""
     _message_id: str = field(default="", init=False)
+    _given: dict[int, tuple[WorkflowEvent[Any], list[AgentResponseUpdate]]] = field(default_factory=dict, init=False)  # pyright: ignore[reportUnknownVariableType]
+    """By the identity of an event: the event, and the updates that were made of it."""
 
     def complete(self, events: Iterable[WorkflowEvent[Any]]) -> AgentResponse[Any]:
         """Build a complete response. Raises AgentInvalidRequestException for stream updates."""
@@ -232,7 +243,7 @@ class ResponseBuilder:
         usage: UsageDetails | None = None
         created_at: str | None = None
         raw: list[object] = []
-        for event in events:
+        for event in without_discarded(events):
             if event.type not in RESPONSE_EVENTS:
                 continue
             said = self._messages(event)
@@ -282,6 +293,14 @@ class ResponseBuilder:
         """Return the updates of an event."""
         if event.type not in RESPONSE_EVENTS:
             return []
+        if event.type == "attempt_discarded":
+            given = [self._given.pop(id(each), (each, []))[1] for each in event.discards]
+            return [DiscardingUpdate(event, [update for updates in given for update in updates])]
+        made = self._updates(event)
+        self._given[id(event)] = (event, made)
+        return made
+
+    def _updates(self, event: WorkflowEvent[Any]) -> list[AgentResponseUpdate]:
         if event.type == "request_info":
             return [self._update(Message("assistant", [request_content(event)]), self.agent_name, event)]
         data: object = event.data
