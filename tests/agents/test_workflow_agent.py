@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.activation.solo import lone
 from tests.agents.desks import desk, echo, saved, talking
 from tests.agents.talkers import Model, agent
 from tests.workflow.nodes import ending, node
 
-from perdure import InMemoryCheckpointStorage, WorkflowBuilder
+from perdure import InMemoryCheckpointStorage, WorkflowBuilder, WorkflowContext
 from perdure.agents import AgentResponse, AgentResponseUpdate, AgentSession, Content, InMemoryHistoryProvider, Message
 from perdure.errors import AgentInvalidRequestException
 
@@ -130,9 +131,33 @@ async def test_kwargs_reach_the_workflow() -> None:
     ]
 
 
-async def test_without_a_session_messages_are_turns_of_one_run_and_no_history_is_told() -> None:
-    talker = desk(echo())
-    assert [(await talker.run(word)).text for word in ("a", "b")] == ["1: a", "2: b"]
+@pytest.mark.parametrize("storage", [None, InMemoryCheckpointStorage()])
+async def test_without_a_session_each_message_is_a_run_of_its_own(storage: Any) -> None:
+    talker = desk(echo(), storage=storage)
+    assert [(await talker.run(word)).text for word in ("a", "b")] == ["1: a", "1: b"]
+
+
+@pytest.mark.parametrize("storage", [None, InMemoryCheckpointStorage()])
+async def test_a_call_without_a_session_neither_reads_nor_changes_the_run_of_a_session(storage: Any) -> None:
+    talker = desk(echo(), storage=storage)
+    session = talker.create_session()
+    assert (await talker.run("secret", session=session)).text == "1: secret"
+    assert (await talker.run("b")).text == "1: b"
+    assert (await talker.run()).text != "1: secret"
+    assert (await talker.run("c", session=session)).text == "2: secret 1: secret c"
+
+
+@pytest.mark.parametrize("storage", [None, InMemoryCheckpointStorage()])
+async def test_a_handler_without_a_session_gets_a_run_of_its_own(storage: Any) -> None:
+    talker = desk(echo(), storage=storage)
+
+    async def do(text: str, ctx: WorkflowContext[Any, str]) -> None:
+        await ctx.yield_output((await talker.run(text)).text)
+
+    await talker.run("secret", session=talker.create_session())
+    for _ in range(2):
+        workflow = lone(do, storage=InMemoryCheckpointStorage())
+        assert (await workflow.run("b")).get_outputs() == ["1: b"]
 
 
 async def test_a_session_lets_the_workflow_receive_the_conversation() -> None:

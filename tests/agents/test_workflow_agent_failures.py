@@ -13,7 +13,6 @@ from perdure import (
     InMemoryCheckpointStorage,
     LatestOnly,
     Retention,
-    RunUnfinishedError,
     WorkflowContext,
     WorkflowException,
     response_handler,
@@ -67,11 +66,10 @@ def maybe_storage(request: pytest.FixtureRequest) -> InMemoryCheckpointStorage |
     return InMemoryCheckpointStorage() if request.param == "stored" else None
 
 
-@pytest.mark.parametrize("has_session", [True, False])
-async def test_the_same_message_goes_on_with_the_turn_that_failed(maybe_storage: Any, has_session: bool) -> None:  # noqa: FBT001 - a parameter of the test
+async def test_the_same_message_goes_on_with_the_turn_that_failed(maybe_storage: Any) -> None:
     line = Line(2, 3)
     agent = line.build(maybe_storage)
-    session = agent.create_session() if has_session else None
+    session = agent.create_session()
     await agent.run("a", session=session)
     for _ in range(2):
         await refused(agent, "b", session)
@@ -79,15 +77,12 @@ async def test_the_same_message_goes_on_with_the_turn_that_failed(maybe_storage:
     assert line.begun == ["a", "b"]
 
 
-@pytest.mark.parametrize("has_session", [True, False])
 async def test_another_message_leaves_the_turn_that_failed(
-    maybe_storage: Any,
-    has_session: bool,  # noqa: FBT001 - a parameter of the test
-    caplog: pytest.LogCaptureFixture,
+    maybe_storage: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     line = Line(2)
     agent = line.build(maybe_storage)
-    session = agent.create_session() if has_session else None
+    session = agent.create_session()
     await agent.run("a", session=session)
     await refused(agent, "b", session)
     assert (await agent.run("c", session=session)).text == "a c"
@@ -166,14 +161,21 @@ async def test_without_a_message_a_turn_goes_on() -> None:
     assert line.begun == ["a"]
 
 
-async def test_a_run_that_somebody_else_left_unfinished_is_not_given_up() -> None:
-    line = Line(1)
-    agent = line.build()
+async def test_a_call_without_a_session_leaves_an_unfinished_run_of_somebody_else_alone() -> None:
+    storage, line = InMemoryCheckpointStorage(), Line(1)
+    agent = line.build(storage)
     with pytest.raises(ConnectionError):
-        await agent.workflow.run([Message("user", ["a"])])
-    with pytest.raises(RunUnfinishedError):
-        await agent.run("b")
+        await agent.workflow.run([Message("user", ["a"])], run_id="mine")
+    assert (await agent.run("b")).text == "b"
+    assert (await agent.workflow.run(run_id="mine")).get_outputs() == ["a"]
+
+
+async def test_without_a_session_no_message_continues_the_call_before(maybe_storage: Any) -> None:
+    line = Line(1)
+    agent = line.build(maybe_storage)
+    await refused(agent, "a", None)
     assert (await agent.run()).text == "a"
+    assert line.begun == ["a"]
 
 
 async def test_answers_are_not_undone_by_another_message(maybe_storage: Any) -> None:

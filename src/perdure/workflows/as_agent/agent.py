@@ -26,18 +26,19 @@ from perdure.agents import (
     token_spending,
 )
 from perdure.engine import ActivationRecorder, Closing
-from perdure.errors import AgentInvalidRequestException, WorkflowException
+from perdure.errors import AgentInvalidRequestException, UnknownRequestError, WorkflowException
 from perdure.graph import activation_at_work
 from perdure.storage import given_storage
 from perdure.streams import ResponseStream
 from perdure.types import is_type_compatible
 from perdure.workflows.as_agent.nested import HandlerRun, NestedRun
-from perdure.workflows.as_agent.runs import Conversation, RunMemory, RunPosition, close_stream
+from perdure.workflows.as_agent.runs import Conversation, RecentRuns, RunMemory, RunPosition, close_stream
 from perdure.workflows.as_agent.translation import (
     REQUEST_INFO_FUNCTION_NAME,
     RequestInfoFunctionArgs,
     ResponseBuilder,
     TurnInput,
+    answered_ids,
     merge_responses,
     stores_own_output,
     to_plain_messages,
@@ -234,6 +235,8 @@ class AgentCall:
 
     async def _finish(self, response: AgentResponse[Any]) -> None:
         """Let the providers store the turn, the last provider first, as plain data that a session can save."""
+        if self.session is None:
+            self.agent.remember_questions(response, self.state)
         session = self._stored_in
         if session is None or not self.has_news:
             return
@@ -266,9 +269,9 @@ class WorkflowAgent(BaseAgent):
     """A workflow used as an agent: a message is a turn of a run, and its outputs and requests are the response.
 
     A session has one run: `session.state["workflow"]` names it, so that any process with the session and the storage
-    can continue it. Without a session the run of the workflow instance is used. Requests become calls of the function
-    `request_info`, or the content that an inner agent asks. Answer them in the next message, with
-    `Content.from_function_result(request_id, result=...)` or the content's own answer.
+    can continue it. Without a session each message is a run of its own, and answers find the run that asked. Requests
+    become calls of the function `request_info`, or the content that an inner agent asks. Answer them in the next
+    message, with `Content.from_function_result(request_id, result=...)` or the content's own answer.
 
     A turn that failed or was interrupted continues when the same message is sent again, or none: finished work is not
     repeated. Another message leaves that turn and starts from the end of the turn before.
@@ -308,8 +311,10 @@ class WorkflowAgent(BaseAgent):
         )
         self._workflow = workflow
         self._memory = RunMemory()
-        self._own_state: dict[str, Any] = {}
-        """Stands in for a session's state in calls without one."""
+        self._asked = RecentRuns[dict[str, Any]]()
+        """By request: the state of the call without a session that it belongs to."""
+        self._last_state: dict[str, Any] = {}
+        """The state of the last call without a session."""
         self._caller: weakref.ref[Any] | None = None
         self._has_warned = False
 
@@ -358,9 +363,10 @@ class WorkflowAgent(BaseAgent):
             raise AgentInvalidRequestException(
                 f"checkpoint {checkpoint_id!r} needs a storage to read it from; give checkpoint_storage too"
             )
+        said = normalize_messages(messages)
         call = AgentCall(
             agent=self,
-            messages=normalize_messages(messages),
+            messages=said,
             session=session,
             checkpoint_id=checkpoint_id,
             storage=self._workflow.checkpoint_storage if given is None else given,
@@ -368,7 +374,7 @@ class WorkflowAgent(BaseAgent):
             streaming=stream,
             may_nest=checkpoint_id is None and given is None,
             memory=self._memory,
-            state=self._own_state if session is None else session.state,
+            state=session.state if session is not None else self._state_without_session(said, checkpoint_id),
         )
         if call.is_in_executor and self._workflow.checkpoint_storage is not None and not self._has_warned:
             self._has_warned = True
@@ -384,6 +390,27 @@ class WorkflowAgent(BaseAgent):
         )
         self._occupy(updates)
         return updates.with_cleanup_hook(partial(self._release, weakref.ref(updates)))
+
+    def _state_without_session(self, said: Sequence[Message], checkpoint_id: str | None) -> dict[str, Any]:
+        """Return what stands in for a session's state: that of the call that asked, if this one answers, or a new one.
+
+        A call without a message continues the last one, unless a handler makes it: another run may have been the last.
+        """
+        if not said and checkpoint_id is None and activation_at_work() is None:
+            return self._last_state
+        answered = answered_ids(said) if checkpoint_id is None else []
+        found = next((self._asked[each] for each in answered if each in self._asked), None)
+        if found is None and answered and self._asked:
+            raise UnknownRequestError(answered[0], pending=())
+        self._last_state = {} if found is None else found
+        return self._last_state
+
+    def remember_questions(self, response: AgentResponse[Any], state: dict[str, Any]) -> None:
+        """Remember the open requests of a call without a session, to find its run when they are answered."""
+        for content in (content for message in response.messages for content in message.contents):
+            if content.type == "function_call" or content.user_input_request:
+                for each in filter(None, {content.id, content.call_id}):
+                    self._asked[each] = state
 
     @staticmethod
     def merge_updates(updates: Sequence[AgentResponseUpdate], response_id: str) -> AgentResponse[Any]:

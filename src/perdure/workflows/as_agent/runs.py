@@ -70,7 +70,7 @@ class RunMemory:
 
 
 class Conversation:
-    """One input, on its way to the run of its session. Without a session the workflow instance's own run is used."""
+    """One input, on its way to the run of its session. Without a session it starts a run, or answers one."""
 
     def __init__(self, call: AgentCall) -> None:
         self._call = call
@@ -157,6 +157,9 @@ class Conversation:
         self._position.advance(run.run_id, run.head_id if run.binding is not None else None, run.snapshot)
         if self._seen is not None:
             self._position.heard = dict(self._seen)
+        if not self._has_session and not run.snapshot.requests:
+            # Nobody can come back to it.
+            self._memory.runs.pop(run.run_id, None)
 
     def pending(self) -> list[WorkflowEvent[Any]]:
         """Return the open requests."""
@@ -211,14 +214,8 @@ class Conversation:
 
     async def _find_run(self, said: Sequence[Message]) -> LoadedRun | None:
         """Switch the workflow to the session's run. Returns None if it has to be started."""
-        own, run_id = self._workflow.loaded_run, self._position.run_id
-        if not self._has_session and own is not None:
-            # The run of the workflow instance, which others may have used meanwhile.
-            if own.run_id != run_id:
-                self._start_at(own.run_id)
-                self._position.turn = own.snapshot.turn
-            return await self._switch_to(own.run_id) or own
-        if self._has_session and run_id is not None:
+        run_id = self._position.run_id
+        if run_id is not None:
             found = await self._switch_to(run_id)
             if found is None:
                 self._require_expendable(run_id)
