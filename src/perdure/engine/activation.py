@@ -22,7 +22,7 @@ from perdure.engine.steps import Steps
 from perdure.engine.suspension import Suspender, begin_sleep
 from perdure.errors import BudgetExceededError
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
-from perdure.graph import Terms, TimersDue, enter, private_scope, require_no_result
+from perdure.graph import Terms, TimersDue, enter, private_scope, require_no_result, wiring
 from perdure.kernel import (
     ActivationResult,
     Effects,
@@ -83,8 +83,6 @@ class ActivationRecorder:
     """Open requests of an agent that is a workflow, with their deadlines."""
     span: Span = field(default=NO_SPAN, init=False)
     failure: WorkflowErrorDetails | None = field(default=None, init=False)
-    is_function: bool = field(default=False, init=False)
-    """True if the handler is a functional workflow."""
     task: asyncio.Task[Any] | None = field(default=None, init=False)
     """The handler's own task."""
     cancelled_before: int = field(default=0, init=False)
@@ -119,6 +117,11 @@ class ActivationRecorder:
     def activation_id(self) -> str:
         """Return the activation_id, which is the same for every attempt."""
         return activation_id_of(self.context.snapshot, self.activation)
+
+    @property
+    def is_function(self) -> bool:
+        """Return whether the handler is a functional workflow."""
+        return wiring(self.executor).is_function
 
     @property
     def request_id(self) -> str | None:
@@ -312,7 +315,8 @@ class ActivationRecorder:
     def emit_call(self, kind: str, data: Any) -> None:
         """Emit the start or end of the handler. The payload is kept only if the workflow records payloads."""
         event, context = WorkflowEvent(kind, data, executor_id=self.executor.id, origin=FRAMEWORK), self.context
-        context.emit(event)
+        if not self.is_function:
+            context.emit(event)
         if context.is_checkpointed:
             records = context.graph.rules.record_payloads
             self._events.append(self._pending(event) if records else PendingEvent(kind, executor_id=self.executor.id))
@@ -560,9 +564,10 @@ class ActivationRecorder:
             self.steps.errors.forget_causes(error)
         name = self.executor.id
         details = self.failure = WorkflowErrorDetails.from_exception(error, executor_id=name)
-        self.context.emit(
-            WorkflowEvent("executor_failed", details, executor_id=name, details=details, origin=FRAMEWORK)
-        )
+        if not self.is_function:
+            self.context.emit(
+                WorkflowEvent("executor_failed", details, executor_id=name, details=details, origin=FRAMEWORK)
+            )
         if self.context.is_checkpointed:
             kept, lost = encode_data(details, "details of an 'executor_failed' event", self.context.values)
             self._events.append(PendingEvent("executor_failed", executor_id=name, details=kept, lost=lost))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections import OrderedDict
 from contextlib import suppress
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.annotations import evaluate
 from perdure.engine import GLOBAL_KWARGS_KEY, RUN_KWARGS_KEY
-from perdure.functional.state import FunctionState, recorded_writes
+from perdure.events import WorkflowEventSource
+from perdure.functional.state import FunctionState, MemoryStore, recorded_writes
 from perdure.graph import ABSENT, Terms, current_activation
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
     from perdure.annotations import Namespace
     from perdure.events import WorkflowEvent
-    from perdure.functional.state import MemoryStore
     from perdure.graph import ActivationPort, WorkflowContext
 
 _VARIADIC = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
@@ -35,25 +36,41 @@ current_context: ContextVar[RunContext | None] = ContextVar("perdure_run_context
 class RunContext:
     """The run of a functional workflow, as its function and its steps see it.
 
-    A parameter of this type, or with the name `ctx`, gets it; `get_run_context()` returns it elsewhere.
+    A parameter of this type, or with the name `ctx`, gets it; `get_run_context()` returns it elsewhere. A context made
+    by hand, `RunContext("name")`, has state and keywords but no run: with it a test can call a step's function.
     """
 
     def __init__(
         self,
-        context: WorkflowContext[Any, Any],
-        *,
         workflow_name: str,
-        store: MemoryStore | None = None,
-        kwargs: Mapping[str, Any] | None = None,
+        *,
+        streaming: bool = False,
+        run_kwargs: Mapping[str, Any] | None = None,
+        _context: WorkflowContext[Any, Any] | None = None,
+        _store: MemoryStore | None = None,
     ) -> None:
-        self._context = context
         self._workflow_name = workflow_name
-        self._kwargs = kwargs or {}
-        self.state = FunctionState(context.state if store is None else store, recorded_writes(context.activation))
+        self._streaming = streaming
+        self._kwargs = run_kwargs or {}
+        self._handler_context = _context
+        if _context is None:
+            self.state = FunctionState(MemoryStore())
+        else:
+            store = _context.state if _store is None else _store
+            self.state = FunctionState(store, recorded_writes(_context.activation))
+
+    @property
+    def _context(self) -> WorkflowContext[Any, Any]:
+        if self._handler_context is None:
+            raise RuntimeError(
+                "this RunContext was made by hand and has no run: it has state and keywords, but can't ask or wait; "
+                "run the function with @workflow for that"
+            )
+        return self._handler_context
 
     @property
     def activation(self) -> ActivationPort:
-        """Return the activation that the function runs in."""
+        """Return the activation that the function runs in. Raises RuntimeError if there is none."""
         return self._context.activation
 
     def request_info(
@@ -82,8 +99,15 @@ class RunContext:
         return self._context.sleep(until)
 
     async def add_event(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
-        """Emit an event of your own. A `transient` one reaches current observers and is never recorded."""
-        self.activation.emit(event, transient=transient)
+        """Emit an event of your own. A `transient` one reaches current observers and is never recorded.
+
+        An `intermediate` event is an intermediate output. A context without a run has no observers.
+        """
+        if event.type == "intermediate":
+            event = copy.copy(event)
+            event.origin = WorkflowEventSource.FRAMEWORK  # from elsewhere, the engine refuses this type
+        if self._handler_context is not None:
+            self.activation.emit(event, transient=transient)
 
     def get_state(self, key: str, default: Any = None) -> Any:
         """Return a value of the run's state."""
@@ -102,11 +126,13 @@ class RunContext:
 
     def is_streaming(self) -> bool:
         """Return whether the caller reads a stream."""
-        return self._context.is_streaming()
+        return self._streaming if self._handler_context is None else self._handler_context.is_streaming()
 
     @property
     def kwargs(self) -> Mapping[str, Any]:
         """Return the further keywords of `run`."""
+        if self._handler_context is None:
+            return dict(self._kwargs)
         kept = self._context.get_state(RUN_KWARGS_KEY, {}).get("function_invocation_kwargs", {})
         return {**kept.get(GLOBAL_KWARGS_KEY, {}), **kept.get(self._workflow_name, {}), **self._kwargs}
 

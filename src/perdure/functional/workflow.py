@@ -76,7 +76,7 @@ class FunctionNode(Executor):
         declared = [self.takes] if self.message_name is not None and not contains_typevar(self.takes) else []
         # The annotation says which type is trusted and preferred. A Python function takes any other value as well.
         routes = tuple(Route("process", HandlerTypes((each,), (), yields)) for each in (*declared, Any))
-        rewire(self, Dispatch(routes[:1] if declared == [Any] else routes, ()))
+        rewire(self, Dispatch(routes[:1] if declared == [Any] else routes, ()), is_function=True)
 
     @property
     def is_request_response_capable(self) -> bool:
@@ -90,10 +90,7 @@ class FunctionNode(Executor):
 
     async def process(self, message: Any, ctx: WorkflowContext[Any, Any]) -> None:
         """Call the function. Its result is the output."""
-        activation = ctx.activation
-        assert isinstance(activation, ActivationRecorder), "the engine calls handlers"
-        activation.is_function = True
-        result = await self.call(message, RunContext(ctx, workflow_name=self.id))
+        result = await self.call(message, RunContext(self.id, _context=ctx))
         if result is not None:
             await ctx.yield_output(result)
 
@@ -120,7 +117,7 @@ class FunctionNode(Executor):
 
         async def work(given: Any) -> Any:
             ctx: WorkflowContext[Any, Any] = WorkflowContext(activation)
-            context = RunContext(ctx, workflow_name=self.id, store=MemoryStore(), kwargs=kwargs)
+            context = RunContext(self.id, run_kwargs=kwargs, _context=ctx, _store=MemoryStore())
             return await self.call(given, context)
 
         work.__annotations__ = self.gives

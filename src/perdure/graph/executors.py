@@ -110,6 +110,8 @@ class Wiring:
     max_concurrency: int
     policy: Policy
     fallback: Executor | None
+    is_function: bool = False
+    """True for the function of a functional workflow. Live streams have events of its steps, not of its own calls."""
 
     def __deepcopy__(self, _: object) -> Wiring:
         """Return itself: it is immutable, and a copied executor has the same fallback."""
@@ -276,9 +278,9 @@ def wiring(executor: Executor) -> Wiring:
         raise TypeError(f"{name} is not initialized: call super().__init__(id=...) in {name}.__init__") from None
 
 
-def rewire(executor: Executor, dispatch: Dispatch, *, max_concurrency: int = 1) -> None:
+def rewire(executor: Executor, dispatch: Dispatch, *, max_concurrency: int = 1, is_function: bool = False) -> None:
     """Set the handlers of an executor that was created with `defer_discovery`."""
-    rewired = replace(wiring(executor), dispatch=dispatch, max_concurrency=max_concurrency)
+    rewired = replace(wiring(executor), dispatch=dispatch, max_concurrency=max_concurrency, is_function=is_function)
     executor._perdure = rewired  # pyright: ignore[reportPrivateUsage]
 
 

@@ -1,0 +1,113 @@
+"""Functional workflows as programs for agent-framework 1.14 and later write them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from perdure import (
+    RunContext,
+    WorkflowEvent,
+    WorkflowRunState,
+    step,
+    workflow,
+)
+
+if TYPE_CHECKING:
+    from perdure.storage import StoreStorage as Storage
+
+
+@step
+async def double(number: int) -> int:
+    return number * 2
+
+
+@step
+async def fail(_: int) -> int:
+    raise ValueError("no")
+
+
+@workflow(name="doubling", description="Doubles.")
+async def doubling(number: int) -> int:
+    return await double(number)
+
+
+def of_executors(events: Any) -> list[tuple[str, str | None]]:
+    return [(event.type, event.executor_id) for event in events if event.type.startswith("executor_")]
+
+
+async def test_a_live_stream_has_the_events_of_the_steps_and_none_of_the_function() -> None:
+    result = await doubling.run(3)
+    assert of_executors(result) == [("executor_invoked", "double"), ("executor_completed", "double")]
+
+
+async def test_a_failing_step_is_one_failure() -> None:
+    @workflow
+    async def failing(number: int) -> int:
+        return await fail(number)
+
+    stream = failing.run(3, stream=True)
+    events: list[WorkflowEvent[Any]] = []
+
+    async def read() -> None:
+        async for event in stream:
+            events.append(event)  # noqa: PERF401 - those before the error count
+
+    with pytest.raises(ValueError, match="no"):
+        await read()
+    assert of_executors(events) == [("executor_invoked", "fail"), ("executor_failed", "fail")]
+    assert [event.type for event in events if event.type == "failed"] == ["failed"]
+
+
+async def test_the_log_has_the_calls_of_the_function(storage: Storage) -> None:
+    await doubling.run(3, run_id="d", checkpoint_storage=storage)
+    logged = of_executors([event async for event in storage.events("d")])
+    assert logged[0] == ("executor_invoked", "doubling")
+    assert logged[-1] == ("executor_completed", "doubling")
+
+
+async def test_an_intermediate_event_is_an_intermediate_output(storage: Storage) -> None:
+    @workflow
+    async def drafting(text: str, ctx: RunContext) -> str:
+        await ctx.add_event(WorkflowEvent("intermediate", f"draft of {text}", executor_id="drafting"))
+        answer = await ctx.request_info("good?", str)
+        return f"{text}: {answer}"
+
+    first = await drafting.run("owls", run_id="r", checkpoint_storage=storage)
+    assert first.get_intermediate_outputs() == ["draft of owls"]
+    (asked,) = first.get_request_info_events()
+    second = await drafting.run(run_id="r", responses={asked.request_id: "yes"}, checkpoint_storage=storage)
+    assert second.get_outputs() == ["owls: yes"]
+    logged = [event.data async for event in storage.events("r") if event.type == "intermediate"]
+    assert logged == ["draft of owls"]
+
+
+async def test_other_types_of_the_engine_are_still_a_warning() -> None:
+    @workflow
+    async def pretending(_: int, ctx: RunContext) -> int:
+        await ctx.add_event(WorkflowEvent("status", state=WorkflowRunState.FAILED))
+        return 1
+
+    result = await pretending.run(1)
+    assert [event.type for event in result if event.type == "warning"] == ["warning"]
+    assert result.get_final_state() is WorkflowRunState.IDLE
+
+
+async def test_a_context_made_by_hand_lets_a_test_call_a_step() -> None:
+    @step
+    async def note(text: str, ctx: RunContext) -> str:
+        ctx.set_state("noted", text)
+        await ctx.add_event(WorkflowEvent("progress", text))
+        return f"{text} {ctx.is_streaming()} {ctx.kwargs['by']}"
+
+    ctx = RunContext("by hand", streaming=True, run_kwargs={"by": "Ada"})
+    assert await note("hello", ctx=ctx) == "hello True Ada"
+    assert ctx.get_state("noted") == "hello"
+    with pytest.raises(ValueError, match="reserved"):
+        ctx.set_state("_noted", 1)
+
+
+async def test_a_context_made_by_hand_can_not_ask() -> None:
+    with pytest.raises(RuntimeError, match="made by hand"):
+        await RunContext("by hand").request_info("who?", str)
