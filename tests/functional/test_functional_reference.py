@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from perdure import (
+    FunctionalWorkflow,
+    FunctionalWorkflowDefinition,
+    InMemoryCheckpointStorage,
     RunContext,
     WorkflowEvent,
     WorkflowRunState,
@@ -111,3 +115,51 @@ async def test_a_context_made_by_hand_lets_a_test_call_a_step() -> None:
 async def test_a_context_made_by_hand_can_not_ask() -> None:
     with pytest.raises(RuntimeError, match="made by hand"):
         await RunContext("by hand").request_info("who?", str)
+
+
+async def test_a_definition_is_built_with_and_without_a_storage() -> None:
+    assert isinstance(doubling, FunctionalWorkflowDefinition)
+    assert (doubling.name, doubling.description) == ("doubling", "Doubles.")
+    storage = InMemoryCheckpointStorage()
+    built, plain = doubling.build(checkpoint_storage=storage), doubling.build()
+    assert isinstance(built, FunctionalWorkflow)
+    assert built is not plain
+    assert [(await each.run(2)).get_outputs() for each in (built, plain)] == [[4], [4]]
+    assert len(await storage.list_checkpoint_ids(workflow_name="doubling")) > 0
+    assert plain.checkpoint_storage is None
+
+
+async def test_a_replay_key_identifies_a_step_by_its_arguments(storage: Storage) -> None:
+    calls: list[str] = []
+
+    class Document:
+        """Can't be encoded."""
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+            self.lines = iter(())
+
+    def name_of(document: Document) -> str:
+        return document.name
+
+    @step(replay_key=name_of)
+    async def review(document: Any) -> str:
+        calls.append(document.name)
+        return f"reviewed {document.name}"
+
+    @workflow
+    async def reviewing(names: list[str], ctx: RunContext) -> list[str]:
+        found = await asyncio.gather(*(review(Document(name)) for name in names))
+        await ctx.request_info("publish?", bool)
+        return list(found)
+
+    first = await reviewing.run(["a", "b"], run_id="r", checkpoint_storage=storage)
+    (asked,) = first.get_request_info_events()
+    last = await reviewing.build().run(run_id="r", responses={asked.request_id: True}, checkpoint_storage=storage)
+    assert last.get_outputs() == [["reviewed a", "reviewed b"]]
+    assert sorted(calls) == ["a", "b"]
+
+
+def test_a_step_has_one_key() -> None:
+    with pytest.raises(ValueError, match="replay_key"):
+        step(key=str, replay_key=str)(double)

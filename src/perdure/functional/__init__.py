@@ -3,11 +3,12 @@
 from perdure.functional.agent import FunctionalWorkflowAgent
 from perdure.functional.context import RunContext, get_run_context
 from perdure.functional.step import StepWrapper, step
-from perdure.functional.workflow import FunctionalWorkflow, workflow
+from perdure.functional.workflow import FunctionalWorkflow, FunctionalWorkflowDefinition, workflow
 
 __all__ = [
     "FunctionalWorkflow",
     "FunctionalWorkflowAgent",
+    "FunctionalWorkflowDefinition",
     "RunContext",
     "StepWrapper",
     "get_run_context",

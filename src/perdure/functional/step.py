@@ -33,6 +33,7 @@ class StepOptions(TypedDict, total=False):
 
     name: str | None
     key: Callable[..., str] | None
+    replay_key: Callable[..., str] | None
     retry: Retry | None
     timeout: timedelta | float | None
     if_interrupted: IfInterrupted
@@ -50,6 +51,7 @@ class StepWrapper(Generic[R]):
         *,
         name: str | None = None,
         key: Callable[..., str] | None = None,
+        replay_key: Callable[..., str] | None = None,
         retry: Retry | None = None,
         timeout: timedelta | float | None = None,
         if_interrupted: IfInterrupted = "rerun",
@@ -61,7 +63,9 @@ class StepWrapper(Generic[R]):
         self.name: str = name or getattr(func, "__name__", type(func).__name__)
         self._func = func
         self._is_async = is_async(func)
-        self._key = key
+        if key is not None and replay_key is not None:
+            raise ValueError("@step takes key= or replay_key=, which is the same under its name in agent-framework")
+        self._key = key or replay_key
         self._policy = policy_of(retry=retry, timeout=timeout, on_error=None)
         self._if_interrupted: IfInterrupted = if_interrupted
         # A step that is defined while a workflow runs may capture other values each time.
@@ -291,7 +295,8 @@ def step(
 
     A later entry that makes the same call gets that result, in any process. The function may be async; a plain one
     runs in a thread. `key` returns a key for given arguments, for calls that name and arguments do not identify, or
-    whose order may differ. `retry`, `timeout` and `if_interrupted` are those of `WorkflowContext.step`.
+    whose order may differ; `replay_key` is another name for it. `retry`, `timeout` and `if_interrupted` are those of
+    `WorkflowContext.step`.
     """
     make = functools.partial(StepWrapper[Any], _namespace=namespace_here(1), **options)
     return make if func is None else make(func)

@@ -8,7 +8,7 @@ import logging
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, overload
 
 from typing_extensions import Unpack
 
@@ -201,9 +201,12 @@ class FunctionalWorkflow(Workflow):
 
     def copy(self) -> FunctionalWorkflow:
         """Return another instance of the same workflow, without a run."""
-        return FunctionalWorkflow(
-            self.func, checkpoint_storage=self.checkpoint_storage, _namespace=self._namespace, **self._options
-        )
+        return self.build()
+
+    def build(self, *, checkpoint_storage: CheckpointStorage | str | None = None) -> FunctionalWorkflow:
+        """Return another instance of the same workflow, without a run, and with its own storage if one is given."""
+        storage = self.checkpoint_storage if checkpoint_storage is None else checkpoint_storage
+        return FunctionalWorkflow(self.func, checkpoint_storage=storage, _namespace=self._namespace, **self._options)
 
     @overload
     def run(
@@ -358,6 +361,10 @@ class FunctionalWorkflow(Workflow):
         return FunctionalWorkflowAgent(
             self, name=name, description=description, context_providers=context_providers, **kwargs
         )
+
+
+FunctionalWorkflowDefinition: TypeAlias = FunctionalWorkflow
+"""The result of `@workflow`. Each instance is a definition, too: `build()` makes another one, without a run."""
 
 
 def names_a_run(options: Mapping[str, Any]) -> bool:
