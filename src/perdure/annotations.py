@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 _IDENTIFIER: Final = re.compile(r"\w+")
 
 
+class UnresolvedAnnotationError(NameError, ValueError):
+    """A name in an annotation is not defined. Wrong annotations are ValueErrors in agent-framework."""
+
+
 @dataclass(frozen=True, slots=True)
 class Namespace:
     """The local names that were visible where a function was defined."""
@@ -72,7 +76,7 @@ def annotations_of(func: Callable[..., Any], namespace: Namespace) -> dict[str, 
     Names are looked up around the function first, then in its module.
 
     Raises:
-        NameError: a name in an annotation is not defined.
+        UnresolvedAnnotationError: a name in an annotation is not defined.
     """
     annotations = inspect.get_annotations(_function_of(func))
     return {
@@ -86,7 +90,7 @@ def evaluate(annotation: object, func: Callable[..., Any], namespace: Namespace)
     """Return a type, which may be a string, as it reads where `func` was defined.
 
     Raises:
-        NameError: a name in it is not defined.
+        UnresolvedAnnotationError: a name in it is not defined.
     """
     return _evaluated(annotation, func, namespace, place="")
 
@@ -103,7 +107,7 @@ def _evaluated(annotation: object, func: Callable[..., Any], namespace: Namespac
         return resolved(annotation, getattr(function, "__globals__", {}), {**_closure_of(function), **namespace.names})
     except (NameError, AttributeError) as error:
         qualified = f"{function.__module__}.{function.__qualname__}"
-        raise NameError(
+        raise UnresolvedAnnotationError(
             f"{error.name!r} in the annotation {_text(annotation)!r} of {place}{qualified!r} is not defined; "
             "import it at run time (not only under TYPE_CHECKING), or define it before the function",
             name=error.name,

@@ -42,6 +42,7 @@ def test_an_edge_without_one_of_its_ends_is_refused(source: str, target: str) ->
 
 def test_an_edge_is_known_by_its_ends() -> None:
     assert Edge("a", "b").id == "a->b"
+    assert Edge("a", "b").id.split(Edge.ID_SEPARATOR) == ["a", "b"]
 
 
 NAMED: list[tuple[Callable[[Any], bool], str]] = [

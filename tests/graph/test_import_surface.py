@@ -29,6 +29,8 @@ OFFERED = {
     "ChatMiddlewareLayer ChatTelemetryLayer AgentMiddleware FunctionMiddleware ChatMiddleware AgentContext ChatContext",
     "agent_middleware function_middleware chat_middleware MiddlewareTermination",
     "workflow step RunContext StepWrapper FunctionalWorkflow FunctionalWorkflowAgent get_run_context",
+    "FunctionalWorkflowDefinition register_checkpoint_type FinishReason FinishReasonLiteral ServiceSessionId",
+    "AgentMiddlewareTypes ChatMiddlewareTypes FunctionMiddlewareTypes ChatAndFunctionMiddlewareTypes MiddlewareTypes",
     "AgentException AgentInvalidRequestException AgentInvalidResponseException ToolException ContentError",
 }
 NAMES = sorted(name for row in OFFERED for name in row.split())

@@ -103,8 +103,9 @@ def test_a_name_that_is_nowhere_is_an_error_when_the_executor_is_made_and_names_
         @handler  # pyright: ignore[reportUnknownArgumentType]
         async def go(self, message: Nowhere, ctx: WorkflowContext) -> None: ...  # noqa: F821  # pyright: ignore[reportUndefinedVariable, reportUnknownParameterType]
 
-    with pytest.raises(NameError, match=r"'Nowhere' in the annotation .* of parameter 'message'"):
+    with pytest.raises(NameError, match=r"'Nowhere' in the annotation .* of parameter 'message'") as caught:
         Lost("l")
+    assert isinstance(caught.value, ValueError)  # as every other wrong annotation
 
 
 def test_the_two_ways_of_annotating_mean_the_same() -> None:

@@ -193,6 +193,12 @@ def test_the_functional_entry_takes_ids_for_the_designation() -> None:
         validate_workflow_graph(groups, executors, a, ["b"], ["b"])
 
 
+def test_the_functional_entry_takes_empty_lists_for_no_designation() -> None:
+    a = typed("a", int, None, str)
+    validate_workflow_graph([], {"a": a}, a, [])
+    validate_workflow_graph([], {"a": a}, a, [], [])
+
+
 def test_an_edge_to_an_executor_that_is_not_in_the_map_is_refused_by_name() -> None:
     a = typed("a", int, int)
     with pytest.raises(GraphConnectivityError, match="'b'"):

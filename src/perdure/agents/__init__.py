@@ -14,10 +14,14 @@ from perdure.agents.client.base import (
 from perdure.agents.client.middleware import (
     AgentContext,
     AgentMiddleware,
+    AgentMiddlewareTypes,
+    ChatAndFunctionMiddlewareTypes,
     ChatContext,
     ChatMiddleware,
     ChatMiddlewareLayer,
+    ChatMiddlewareTypes,
     FunctionMiddleware,
+    FunctionMiddlewareTypes,
     MiddlewareTypes,
     agent_middleware,
     chat_middleware,
@@ -46,11 +50,13 @@ from perdure.agents.messages.responses import (
     AgentResponseUpdate,
     ChatResponse,
     ChatResponseUpdate,
+    FinishReason,
+    FinishReasonLiteral,
     ResponseFormat,
     token_spending,
 )
 from perdure.agents.sessions.providers import ContextProvider, HistoryProvider, InMemoryHistoryProvider, SessionContext
-from perdure.agents.sessions.session import AgentSession, register_state_type
+from perdure.agents.sessions.session import AgentSession, ServiceSessionId, register_state_type
 from perdure.agents.tools.context import FunctionInvocationContext, expand_tools, is_function_tool
 from perdure.agents.tools.tool import (
     SKIP_PARSING,

@@ -28,4 +28,4 @@ from perdure.codec.encoded import (
 )
 from perdure.codec.errors import DamagedPartError
 from perdure.codec.objects import DataclassKind
-from perdure.codec.trust import Trust, reachable, register_form, register_type, stored_name
+from perdure.codec.trust import Trust, reachable, register_checkpoint_type, register_form, register_type, stored_name

@@ -246,6 +246,9 @@ def register_type(
     return cls
 
 
+register_checkpoint_type = register_type
+
+
 def registration(cls: type) -> Registration | None:
     """Return the registration of exactly this class."""
     return _registry.by_class.get(cls)

@@ -273,8 +273,7 @@ def validate_workflow_graph(
     _require_fallbacks(fallbacks, executors)
     ways = [*((edge.source_id, edge.target_id) for edge in edges), *fallbacks]
     _require_reachable(ways, executors, start_id)
-    if output_executors is not None or intermediate_executors is not None:
-        _require_designation(output_executors or (), intermediate_executors or (), executors)
+    _require_designation(output_executors or (), intermediate_executors or (), executors)
 
 
 def _require_sound_edges(edges: Sequence[Edge], executors: Mapping[str, Executor]) -> None:
@@ -350,10 +349,6 @@ def _require_reachable(ways: Sequence[tuple[str, str]], executors: Mapping[str, 
 def _require_designation(
     outputs: Sequence[str], intermediates: Sequence[str], executors: Mapping[str, Executor]
 ) -> None:
-    if not outputs and not intermediates:
-        raise _designation_error(
-            "output_from and intermediate_output_from are both empty: the workflow would emit no output"
-        )
     for executor_id, count in Counter((*outputs, *intermediates)).items():
         if count > 1:
             raise _designation_error(f"output_from and intermediate_output_from name executor {executor_id!r} twice")

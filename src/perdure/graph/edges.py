@@ -84,6 +84,8 @@ class Default:
 class Edge:
     """A directed edge, with an optional condition on the message."""
 
+    ID_SEPARATOR: ClassVar[str] = "->"
+
     source_id: str
     target_id: str
     condition: EdgeCondition | None = field(default=None, compare=False)
@@ -98,7 +100,7 @@ class Edge:
     @property
     def id(self) -> str:
         """Both ends."""
-        return f"{self.source_id}->{self.target_id}"
+        return f"{self.source_id}{self.ID_SEPARATOR}{self.target_id}"
 
     @property
     def has_condition(self) -> bool:

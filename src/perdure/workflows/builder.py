@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from perdure.agents import AgentExecutor, SupportsAgentRun
+from perdure.errors import ValidationTypeEnum, WorkflowValidationError
 from perdure.graph import (
     DEFAULT_MAX_ITERATIONS,
     Case,
@@ -222,6 +223,11 @@ class WorkflowBuilder:
             raise TypeError("a workflow needs a start executor: WorkflowBuilder(start_executor=...)")
         is_explicit = self._outputs is not None or self._intermediates is not None
         designation = self._designation() if is_explicit else OutputDesignation()
+        if is_explicit and not designation.outputs and not designation.intermediates:
+            raise WorkflowValidationError(
+                "output_from and intermediate_output_from are both empty: the workflow would emit no output",
+                ValidationTypeEnum.OUTPUT_VALIDATION,
+            )
         validate_workflow_graph(
             self._groups, self._executors, self._start_id, designation.outputs, designation.intermediates
         )

@@ -148,6 +148,10 @@ class ChatMiddleware(ABC):
 
 Kind: TypeAlias = Literal["agent", "function", "chat"]
 
+AgentMiddlewareTypes: TypeAlias = AgentMiddleware | Callable[..., Any]
+FunctionMiddlewareTypes: TypeAlias = FunctionMiddleware | Callable[..., Any]
+ChatMiddlewareTypes: TypeAlias = ChatMiddleware | Callable[..., Any]
+ChatAndFunctionMiddlewareTypes: TypeAlias = FunctionMiddleware | ChatMiddleware | Callable[..., Any]
 MiddlewareTypes: TypeAlias = AgentMiddleware | FunctionMiddleware | ChatMiddleware | Callable[..., Any]
 """Middleware of any kind: an object, or an async function with the parameters `context` and `call_next`."""
 

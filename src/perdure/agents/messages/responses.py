@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NewType, Self, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 from typing_extensions import TypeVar
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from perdure.agents.messages.message import ContentInput
 
 ValueT = TypeVar("ValueT", default=Any)
+
+FinishReasonLiteral: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter"]
+FinishReason = NewType("FinishReason", str)
+"""The reason why a model stopped. A provider may have others than those of `FinishReasonLiteral`."""
 
 ResponseFormat: TypeAlias = type[Any] | Mapping[str, Any] | str | None
 """A pydantic model or a JSON schema; in a stored response, the name of the model."""

@@ -104,6 +104,10 @@ def _from_plain(value: Any) -> Any:
 register_state_type(Message, type_id="message")
 
 
+ServiceSessionId: TypeAlias = Mapping[str, Any]
+"""A provider's id of a session that is more than a str."""
+
+
 class AgentSession:
     """A conversation with an agent: an id, the provider's id if it stores the conversation, and a state.
 
