@@ -22,11 +22,12 @@ from perdure.storage.postgres.target import Target
 from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, new_run, text_blob
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator
+    from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 
     from tests.postgres_server import Server
 
     from perdure.storage import Sync
+    from perdure.storage.postgres.target import Columns
 
 pytestmark = needs_postgres
 
@@ -144,6 +145,62 @@ def test_inside_of_what_is_done_until_it_succeeds_each_try_counts_once() -> None
         database.retry(outer)
     database.close()
     assert tries.count("inner") == tries.count("outer") > 1
+
+
+class Storm(PostgresDatabase):
+    """A database whose sessions are all ended before each attempt, and while a transaction writes too many runs."""
+
+    commits_max = 100
+
+    @contextlib.contextmanager
+    @override
+    def errors(self) -> Generator[None]:
+        self._end_sessions()
+        with super().errors():
+            yield
+
+    @override
+    def execute_each(self, names: Sequence[str], rows: Sequence[Mapping[str, object]], /) -> Sequence[Columns | None]:
+        self._commits += len(rows)
+        if self._commits > self.commits_max:
+            self._end_sessions()
+        return super().execute_each(names, rows)
+
+    @contextlib.contextmanager
+    @override
+    def transaction(
+        self, sync: Sync = "as chosen", *, alone: bool = False, lazy: bool = False, pipelined: bool = False
+    ) -> Generator[None]:
+        self._commits = 0
+        with super().transaction(sync, alone=alone, lazy=lazy, pipelined=pipelined):
+            yield
+
+    def _end_sessions(self) -> None:
+        """End the sessions of this store, and wait until the server has done so."""
+        name = self.target.options["application_name"]
+        with contextlib.closing(shared_server().connect()) as connection:
+            while connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", [name]
+            ).fetchall():
+                pass
+
+
+class TightStorm(Storm):
+    """A storm in which no transaction can write more than two runs."""
+
+    commits_max = 2
+
+
+@pytest.mark.parametrize("database", [Storm, TightStorm])
+async def test_runs_advance_although_sessions_end_all_the_time(database: type[PostgresDatabase]) -> None:
+    schema = shared_server().fresh_schema()
+    store = PostgresStore(f"{shared_server().dsn}&application_name={schema}", schema=schema, database=database)
+    clock = ManualClock()
+    runs = [await RunDriver.start(store, clock, f"r{number}") for number in range(9)]
+    for _ in range(3):
+        await asyncio.gather(*(run.note(finished("step")) for run in runs), *(run.commit() for run in runs))
+    assert sorted(await store.ids()) == sorted(f"r{number}@{position}" for number in range(9) for position in range(3))
+    await store.close()
 
 
 class Lossy:

@@ -6,6 +6,7 @@ by which a repetition recognizes it as its own.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -87,7 +88,9 @@ class PostgresBackend(SqlBackend):
     def write(self, pending: Sequence[Pending]) -> None:
         # Everybody locks runs in the same order. The writes of one run keep theirs.
         ordered = sorted(pending, key=lambda each: each.lease.run_id)
-        is_unknown = False
+        # The runs that are not known to be written, and how many of them the next transaction takes.
+        runs = [list(writes) for _, writes in itertools.groupby(ordered, key=lambda each: each.lease.run_id)]
+        count, is_unknown = len(runs), False
 
         def write() -> None:
             with self._postgres.transaction(lazy=_is_lazy(ordered), pipelined=True):
@@ -95,21 +98,25 @@ class PostgresBackend(SqlBackend):
             self._known.update(states)
 
         def write_again() -> None:
-            nonlocal is_unknown
+            nonlocal count, is_unknown
             is_unknown = True
-            self._write_again(ordered)
+            # If sessions end often, a shorter transaction gets through.
+            count = max(1, count // 2)
+            while runs:
+                self._write_again([each for writes in runs[:count] for each in writes])
+                del runs[:count]
 
         try:
             self._retry(write, again=write_again)
         except (ConnectionLostError, ConflictError) as error:
-            for each in pending:
+            for each in itertools.chain(*runs):
                 each.error = write_error(each, error)
         except WorkflowCheckpointException as error:
             if len(ordered) == 1:
                 ordered[0].error = write_error(ordered[0], error)
                 return
             # The server refuses one of them and does not say which. Write each alone.
-            for each in self._unwritten(ordered) if is_unknown else ordered:
+            for each in self._unwritten([*itertools.chain(*runs)]) if is_unknown else ordered:
                 self.write([each])
 
     def _unwritten(self, pending: Sequence[Pending]) -> Sequence[Pending]:

@@ -34,7 +34,9 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-_BORROW_SECONDS_MAX = 10.0
+_BORROW_SECONDS_MAX = 1.0
+"""If the pool fails to connect, nobody tells a thread that waits for the connection."""
+
 _FIRST_PAUSE_SECONDS = 0.02
 _PAUSE_SECONDS_MAX = 1.0
 _CONFLICTS_MAX = 20
@@ -83,10 +85,12 @@ class ConflictError(WorkflowCheckpointException):
 
 
 class _Held(threading.local):
-    """The connection of the thread's transaction, and whether the thread is inside `retry`."""
+    """The connection of the thread's transaction, and how far the thread is in `retry`."""
 
     connection: Connection | None = None
     is_retrying: bool = False
+    is_after_loss: bool = False
+    """The last attempt has lost its connection, so those of the pool are suspect."""
 
 
 class PostgresDatabase:
@@ -215,6 +219,10 @@ class PostgresDatabase:
 
     @contextlib.contextmanager
     def _borrow(self) -> Generator[Connection]:
+        if self._held.is_after_loss:
+            with contextlib.closing(self._connect_after_loss()) as connection:
+                yield connection
+            return
         connection = self._pool.getconn(timeout=_BORROW_SECONDS_MAX)
         try:
             yield connection
@@ -232,15 +240,13 @@ class PostgresDatabase:
         try:
             return self._repeat(work, again or work)
         finally:
-            self._held.is_retrying = False
+            self._held.is_retrying = self._held.is_after_loss = False
 
     def _repeat(self, work: Callable[[], T], again: Callable[[], T]) -> T:
         conflicts, deadline, pause = 0, None, _FIRST_PAUSE_SECONDS
         while True:
             try:
                 with self.errors():
-                    if deadline is not None:
-                        self._check_server()
                     return work()
             except ConflictError:
                 conflicts += 1
@@ -251,19 +257,25 @@ class PostgresDatabase:
                 deadline = deadline or now + self._patience
                 if now >= deadline:
                     raise
+                self._held.is_after_loss = True
                 threading.Event().wait(pause)
                 pause = min(2 * pause, _PAUSE_SECONDS_MAX)
             work = again
 
-    def _check_server(self) -> None:
-        """Connect to the server, and end writers that were frozen while they held locks.
+    def _connect_after_loss(self) -> Connection:
+        """Open a connection, and end writers that were frozen while they held locks.
 
-        The pool would take longer to notice the server, and would not say why it failed. The server itself ends a
-        transaction whose client is idle (`idle_in_transaction_session_timeout`), but not one that was frozen in the
-        middle of a pipeline: half a message is work in progress to the server. Ended writers lose nothing. Their
-        transaction is undone, and if they live they find the session lost and repeat it.
+        Sessions that end often leave the pool with dead connections only: it replaces a connection when it is lost, and
+        the new one is lost before the next attempt takes it. The pool also takes longer to notice that the server is
+        gone, and does not say why.
+
+        The server itself ends a transaction whose client is idle (`idle_in_transaction_session_timeout`), but not one
+        that was frozen in the middle of a pipeline: half a message is work in progress to the server. Ended writers
+        lose nothing. Their transaction is undone, and if they live they find the session lost and repeat it.
         """
-        with contextlib.closing(self.target.connect()) as connection:
+        connection = self.target.connect()
+        with contextlib.ExitStack() as undo:
+            undo.callback(connection.close)
             values = {"seconds": self.target.silent_seconds, "writers": self.target.key("writers")}
             for row in connection.execute(_END_SILENT_WRITERS, values).fetchall():
                 if row["was_ended"]:
@@ -274,6 +286,8 @@ class PostgresDatabase:
                         self.target.place,
                         self.target.silent_seconds,
                     )
+            undo.pop_all()
+        return connection
 
     @contextlib.contextmanager
     def errors(self) -> Generator[None]:
