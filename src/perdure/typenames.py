@@ -205,3 +205,15 @@ def with_article(name: str) -> str:
 def type_of(value: object) -> str:
     """Return the type of a value, for messages."""
     return describe(type(value))
+
+
+def require_unicode(kind: str, name: str) -> str:
+    """Return a name that can be stored. Raises ValueError for one with a lone surrogate, which no encoding has."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"the {kind} {name!r} contains the lone surrogate {name[error.start]!r}, which is no character; "
+            "decode the text with its real encoding, or with errors='replace'"
+        ) from error
+    return name

@@ -10,6 +10,7 @@ from typing_extensions import TypeVar
 from perdure.graph.activation import ABSENT, StepCall, Terms
 from perdure.graph.policy import policy_of
 from perdure.streams import pieces_of
+from perdure.typenames import require_unicode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -221,6 +222,8 @@ class WorkflowContext(Generic[OutT, W_OutT]):
             raise ValueError(f"a step needs a name that is not empty, not {name!r}")
         if key is not None and (not isinstance(key, str) or not key):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"step {name!r}: a key must be a str that is not empty, not {key!r}")
+        require_unicode("step name", name)
+        require_unicode("step key", key or "")
         if inspect.iscoroutine(fn):
             fn.close()
             raise TypeError(f"step {name!r} got a call instead of a function: write step({name!r}, fn, *args)")
@@ -281,7 +284,7 @@ class WorkflowContext(Generic[OutT, W_OutT]):
             return State(self.activation, self.activation.private_scope())
         if not name:
             raise ValueError("a scope's name must not be empty; scope() without a name is the executor's own")
-        return State(self.activation, f"named:{name}")
+        return State(self.activation, f"named:{require_unicode('scope name', name)}")
 
     @property
     def source_executor_ids(self) -> list[str]:

@@ -23,7 +23,7 @@ from perdure.graph.handlers import (
     split_types,
 )
 from perdure.graph.policy import policy_of
-from perdure.typenames import describe
+from perdure.typenames import describe, require_unicode
 from perdure.types import is_instance_of, is_type_compatible, most_specific, ranking_of
 
 if TYPE_CHECKING:
@@ -175,6 +175,7 @@ class Executor:
     ) -> None:
         if not id:
             raise ValueError("an executor needs an id that is not empty")
+        require_unicode("executor id", id)
         if max_concurrency < 1:
             raise ValueError(f"executor {id!r}: max_concurrency must be 1 or more, not {max_concurrency}")
         self.id = id

@@ -421,7 +421,9 @@ def _require_id(kind: str, length_max: int, value: str) -> None:
             f"the {kind} {value[:40]!r}... has {len(value)} characters, more than {length_max}; shorten it"
         )
     if not value.isprintable() and any(unicodedata.category(character) in _UNPRINTABLE for character in value):
-        raise WorkflowCheckpointException(f"the {kind} {value!r} has control characters in it; leave them out")
+        raise WorkflowCheckpointException(
+            f"the {kind} {value!r} has control characters or lone surrogates in it; leave them out"
+        )
     # Stores without directories refuse such ids too, so that a run can move to any store.
     if ("/" in value or "\\" in value or value == "..") and _escapes_directory(value):
         raise WorkflowCheckpointException(

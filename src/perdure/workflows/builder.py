@@ -29,6 +29,7 @@ from perdure.graph import (
     validate_workflow_graph,
     wiring,
 )
+from perdure.typenames import require_unicode
 from perdure.workflows.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ class WorkflowBuilder:
             self._groups, self._executors, self._start_id, designation.outputs, designation.intermediates
         )
         graph = Graph(
-            name=self._name or "",
+            name=require_unicode("workflow name", self._name or ""),
             start_id=self._start_id,
             executors=dict(self._executors),
             groups=tuple(self._groups),

@@ -102,6 +102,10 @@ class SqliteDatabase:
             raise WorkflowCheckpointException(
                 f"the database {path!r} can't be used: {error}; check the file and try again"
             ) from error
+        except UnicodeEncodeError as error:
+            raise WorkflowCheckpointException(
+                f"the text {error.object!r} contains a lone surrogate, which is no character; leave it out"
+            ) from error
         except OSError as error:
             raise WorkflowCheckpointException(
                 f"the database {path!r} can't be opened: {error.strerror}; check its directory and try again"
