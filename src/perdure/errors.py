@@ -382,15 +382,18 @@ class IncompatibleGraphError(WorkflowCheckpointException):
 
 
 class StaleHeadError(WorkflowCheckpointException):
-    """Another process advanced the run: a commit found another head than it expected."""
+    """A commit found another head than it expected: the run was advanced or deleted meanwhile."""
 
     def __init__(self, run_id: str, *, expected: str | None, head: str | None) -> None:
         self.run_id = run_id
         self.expected = expected
         self.head = head
+        if head is None:
+            super().__init__(f"run {run_id!r} was at {expected!r} and does not exist any more: it was deleted")
+            return
         super().__init__(
-            f"run {run_id!r} is at {head!r}, not at {expected!r}: another process has advanced it; "
-            "reload the run before going on"
+            f"run {run_id!r} is at {head!r}, not at {expected!r}: another process has advanced it, "
+            "or a commit of this one whose caller was cancelled; reload the run before going on"
         )
 
 

@@ -316,8 +316,8 @@ async def rewind(blueprint: Blueprint, binding: Binding, *, run_id: str, checkpo
         lease = await store.acquire(run_id)
         try:
             record = await store.run(run_id)
-            assert record is not None, "a run that has a checkpoint is known"
-            assert record.head is not None, "a run that has a checkpoint has a head"
+            if record is None or record.head is None:
+                raise RunNotFoundError(run_id)  # it was deleted meanwhile
             await store.rewind(lease, expected_head=record.head, to=checkpoint_id, nonce=nonce)
         finally:
             await store.release(lease)
