@@ -48,12 +48,17 @@ _WAKING: Mapping[str, Callable[[RunDriver], Awaitable[object]]] = {
 class WatchConformance(StoreSuite):
     """All watchers in this process notice a change at once."""
 
-    async def test_watcher_that_has_missed_a_change_does_not_wait(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit(events=events("a", "b"))
-        (number,) = await run.post(command("a"))
-        there = run.at("r@0", events=2, commands=number)
-        for seen in (Mark(), run.at("r@0"), run.at("r@0", 2), run.at("r@0", 1, number), run.at("other", 2, number)):
+    async def test_watcher_that_has_missed_a_change_does_not_wait(self, store: Store, fresh: RunDriver) -> None:
+        await fresh.commit(events=events("a", "b"))
+        (number,) = await fresh.post(command("a"))
+        there = fresh.at("r@0", events=2, commands=number)
+        for seen in (
+            Mark(),
+            fresh.at("r@0"),
+            fresh.at("r@0", 2),
+            fresh.at("r@0", 1, number),
+            fresh.at("other", 2, number),
+        ):
             assert await store.watch("r", seen=seen) == there
         assert await store.watch("nowhere", seen=there) == Mark()
 
@@ -90,10 +95,11 @@ class WatchConformance(StoreSuite):
         assert watch.result() == fork.at("r@0")
 
     @keeps(finished_runs=KeepFor(timedelta(days=7)))
-    async def test_run_that_is_forgotten_wakes_its_watchers(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit(settled=True)
-        await run.release()
+    async def test_run_that_is_forgotten_wakes_its_watchers(
+        self, store: Store, clock: ManualClock, fresh: RunDriver
+    ) -> None:
+        await fresh.commit(settled=True)
+        await fresh.release()
         clock.advance(timedelta(days=8))
         async with watching(store, "r", seen=Mark("r@0")) as watch:
             await RunDriver.start(store, clock, "s", commits=1)

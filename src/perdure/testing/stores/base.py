@@ -84,6 +84,11 @@ class StoreSuite(AsyncSuite):
         return self.open_store(tmp_path, retention=retention, clock=clock)
 
     @pytest.fixture
+    def fresh(self, store: Store, clock: ManualClock) -> Coroutine[object, object, RunDriver]:
+        """A run without a checkpoint, whose lease the driver holds."""
+        return RunDriver.start(store, clock, "r")
+
+    @pytest.fixture
     def run(self, store: Store, clock: ManualClock) -> Coroutine[object, object, RunDriver]:
         """A run with one checkpoint, r@0, whose lease the driver holds."""
         return RunDriver.start(store, clock, "r", commits=1)
@@ -133,7 +138,7 @@ async def _run(test: Callable[P, Coroutine[object, object, None]], *args: P.args
         for name, value in kwargs.items():
             if inspect.iscoroutine(value):
                 kwargs[name] = await value
-        for name in ("store", "run", "sample"):
+        for name in ("store", "fresh", "run", "sample"):
             if name in kwargs:
                 found: Any = kwargs[name]
                 stack.push_async_callback((found if name == "store" else found.store).close)

@@ -76,8 +76,7 @@ class CommitConformance(StoreSuite):
         for name in ("workflow_name", "created_at", "nonce", "input_digest"):
             assert getattr(record, name) == getattr(began, name)
 
-    async def test_header_comes_back_byte_by_byte(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
+    async def test_header_comes_back_byte_by_byte(self, store: Store, fresh: RunDriver) -> None:
         headers = [
             b"{}",
             b'{"b":1,"a":{"z":[1.0,1e100,-0.0,12345678901234567890123]}}',
@@ -91,12 +90,11 @@ class CommitConformance(StoreSuite):
             b"",
         ]
         for header in headers:
-            commit = run.next_commit()
-            await run.write(replace(commit, manifest=replace(commit.manifest, header=header)))
+            commit = fresh.next_commit()
+            await fresh.write(replace(commit, manifest=replace(commit.manifest, header=header)))
         assert [manifest.header for manifest in await store.manifests(run_id="r")] == headers
 
-    async def test_run_has_the_status_of_its_last_commit(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
+    async def test_run_has_the_status_of_its_last_commit(self, store: Store, fresh: RunDriver) -> None:
         commits: list[tuple[HeadStatus, str | None, bool]] = [
             ("running", None, False),
             ("waiting", SOON, False),
@@ -105,12 +103,12 @@ class CommitConformance(StoreSuite):
             ("cancelled", None, False),
         ]
         for position, (status, wake_at, settled) in enumerate(commits):
-            await run.commit(status=status, wake_at=wake_at, settled=settled)
-            record = await run.record()
+            await fresh.commit(status=status, wake_at=wake_at, settled=settled)
+            record = await fresh.record()
             assert (record.head, record.position) == (f"r@{position}", position)
             assert (record.status, record.wake_at, record.settled) == (status, wake_at, settled)
             await store.close()
-            assert await run.record() == record
+            assert await fresh.record() == record
 
     @pytest.mark.parametrize("reason", ["stale head", "lost lease", "released", "position", "checkpoint", "other run"])
     async def test_refused_commit_writes_nothing(
@@ -188,18 +186,17 @@ class CommitConformance(StoreSuite):
 class ForkConformance(StoreSuite):
     """An older checkpoint becomes the head again, or the start of another run."""
 
-    async def test_rewinding_moves_the_head_and_keeps_later_checkpoints(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
+    async def test_rewinding_moves_the_head_and_keeps_later_checkpoints(self, store: Store, fresh: RunDriver) -> None:
         for step in range(4):
-            await run.commit({"a": text_blob(f"v{step}")}, settled=step == 3)
-        await run.rewind("r@1", nonce="renewed")
-        await run.release()
-        await run.reacquire()
-        record = await run.record()
+            await fresh.commit({"a": text_blob(f"v{step}")}, settled=step == 3)
+        await fresh.rewind("r@1", nonce="renewed")
+        await fresh.release()
+        await fresh.reacquire()
+        record = await fresh.record()
         assert (record.head, record.position, record.nonce, record.settled) == ("r@1", 3, "renewed", False)
         assert await read_contents(store, "r@3") == {"a": b'"v3"'}
-        await run.commit()
-        record = await run.record()
+        await fresh.commit()
+        record = await fresh.record()
         assert (record.head, record.position) == ("r@4", 4)
         assert (await store.manifest("r@4")).previous_id == "r@1"
         assert list(await store.ids()) == ["r@0", "r@1", "r@2", "r@3", "r@4"]
@@ -218,19 +215,18 @@ class ForkConformance(StoreSuite):
         record = await run.record()
         assert (record.head, record.nonce) == ("r@1", "nonce of r")
 
-    async def test_status_follows_the_head_to_other_checkpoints(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit(status="sleeping", wake_at=SOON)
-        await run.commit(status="waiting", wake_at=LATE)
-        await run.commit(status="idle", settled=True)
+    async def test_status_follows_the_head_to_other_checkpoints(self, store: Store, fresh: RunDriver) -> None:
+        await fresh.commit(status="sleeping", wake_at=SOON)
+        await fresh.commit(status="waiting", wake_at=LATE)
+        await fresh.commit(status="idle", settled=True)
         for to, expected in {"r@1": ("waiting", LATE), "r@0": ("sleeping", SOON), "r@2": ("idle", None)}.items():
-            await run.rewind(to, nonce=f"nonce of {to}")
+            await fresh.rewind(to, nonce=f"nonce of {to}")
             await store.close()
-            record = await run.record()
+            record = await fresh.record()
             assert (record.status, record.wake_at) == expected
         for deleted, expected in {"r@2": ("waiting", LATE), "r@1": ("sleeping", SOON)}.items():
             await store.delete(deleted)
-            record = await run.record()
+            record = await fresh.record()
             assert (record.status, record.wake_at) == expected
 
     async def test_fork_has_its_parent_as_head_until_its_first_commit(self, store: Store, clock: ManualClock) -> None:
@@ -357,14 +353,15 @@ class PieceConformance(StoreSuite):
     """A manifest is read back unchanged, and its blobs stay as long as it does."""
 
     @pytest.mark.parametrize("pieces", PIECES)
-    async def test_manifest_comes_back_with_its_pieces(self, store: Store, clock: ManualClock, pieces: bytes) -> None:
-        run = await RunDriver.start(store, clock, "r")
+    async def test_manifest_comes_back_with_its_pieces(self, store: Store, fresh: RunDriver, pieces: bytes) -> None:
         inner = text_blob("inner")
         near, far = text_blob("near", inner), raw_blob(b"far" * 3000)
         base = _base(**{"state/a": near, "state/b": far})
         values = {"request/1": text_blob("asked")}
-        commit = _holding(run.next_commit(values), pieces=pieces, refs=(near, far), base=base, gone=("state/b", "x/y"))
-        await run.write(commit, inner, near, far, base)
+        commit = _holding(
+            fresh.next_commit(values), pieces=pieces, refs=(near, far), base=base, gone=("state/b", "x/y")
+        )
+        await fresh.write(commit, inner, near, far, base)
         latest = await store.latest(workflow_name="flow")
         assert latest is not None
         for manifest in (await store.manifest("r@0"), latest, *(await store.manifests(run_id="r"))):
@@ -372,15 +369,16 @@ class PieceConformance(StoreSuite):
             assert manifest.checksum() == commit.manifest.checksum()
         await _require_whole(store, commit.manifest, inner, near, far, base)
 
-    async def test_commit_and_fork_may_leave_out_blobs_of_the_base(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
+    async def test_commit_and_fork_may_leave_out_blobs_of_the_base(
+        self, store: Store, clock: ManualClock, fresh: RunDriver
+    ) -> None:
         small = {f"state/{number}": text_blob(f"small {number}") for number in range(50)}
         large = raw_blob(b"large" * 3000)
         base = _base(**small, large=large)
-        await run.write(_holding(run.next_commit(), base=base, blobs=(*small.values(), large, base)))
+        await fresh.write(_holding(fresh.next_commit(), base=base, blobs=(*small.values(), large, base)))
         for step in range(3):
             held = text_blob(f"held {step}")
-            await run.write(_holding(run.next_commit(), refs=(held,), base=base, gone=("state/1",), blobs=(held,)))
+            await fresh.write(_holding(fresh.next_commit(), refs=(held,), base=base, gone=("state/1",), blobs=(held,)))
             await store.collect()
             await _require_whole(store, await store.manifest(f"r@{step + 1}"), held, base, large, *small.values())
         fork = await RunDriver.start(store, clock, "f", parent="r@3")
@@ -392,29 +390,29 @@ class PieceConformance(StoreSuite):
         await _require_whole(store, await store.manifest("f@0"), another, large, *small.values())
 
     @keeps(checkpoints=LatestOnly())
-    async def test_blobs_of_refs_and_base_are_collected_with_them(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
+    async def test_blobs_of_refs_and_base_are_collected_with_them(self, store: Store, fresh: RunDriver) -> None:
         deep = raw_blob(b"deep" * 3000)
         kept, small = text_blob("kept", deep), text_blob("small")
         base = _base(small=small, kept=kept)
         brief = raw_blob(b"brief" * 3000)
-        await run.write(_holding(run.next_commit(), refs=(brief,), base=base, blobs=(deep, kept, small, base, brief)))
-        await run.write(_holding(run.next_commit(), base=base))
+        await fresh.write(
+            _holding(fresh.next_commit(), refs=(brief,), base=base, blobs=(deep, kept, small, base, brief))
+        )
+        await fresh.write(_holding(fresh.next_commit(), base=base))
         await store.collect()
         await _require_whole(store, await store.manifest("r@1"), base, small, kept, deep)
         assert not await store.blobs([brief.hash])
-        await run.write(_holding(run.next_commit({"kept": kept}), blobs=(kept, deep)))
+        await fresh.write(_holding(fresh.next_commit({"kept": kept}), blobs=(kept, deep)))
         await store.collect()
         await _require_whole(store, await store.manifest("r@2"), kept, deep)
         assert not await store.blobs([base.hash, small.hash])
 
     @keeps(checkpoints=KeepLast(1))
-    async def test_value_that_comes_back_survives_collections(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
+    async def test_value_that_comes_back_survives_collections(self, store: Store, fresh: RunDriver) -> None:
         values = raw_blob(b"A" * 9000), raw_blob(b"B" * 9000), text_blob("small A"), text_blob("small B")
         for step in range(8):
             large, small = values[step % 2], values[2 + step % 2]
-            await run.write(_holding(run.next_commit({"large": large}), refs=(small,), blobs=(small,)))
+            await fresh.write(_holding(fresh.next_commit({"large": large}), refs=(small,), blobs=(small,)))
             if step % 3:
                 await store.collect()
             await _require_whole(store, await store.manifest(f"r@{step}"), large, small)
@@ -444,17 +442,16 @@ class PieceTransferConformance(TenantStoreSuite):
 class OpeningConformance(StoreSuite):
     """A combined read returns the same as separate reads."""
 
-    async def test_checkpoint_comes_with_its_blobs_and_its_run(self, store: Store, clock: ManualClock) -> None:
+    async def test_checkpoint_comes_with_its_blobs_and_its_run(self, store: Store, fresh: RunDriver) -> None:
         opened = _opened(store)
         leaf = text_blob("leaf")
         branch = raw_blob(b"branch" * 5000, leaf)
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit({"a": branch}, leaf)
-        await run.commit({"b": text_blob("newer")})
+        await fresh.commit({"a": branch}, leaf)
+        await fresh.commit({"b": text_blob("newer")})
         for checkpoint_id in ("r@0", "r@1"):
             manifest = await store.manifest(checkpoint_id)
             assert await opened.whole_checkpoint(checkpoint_id) == WholeCheckpoint(
-                manifest, await store.blobs(manifest.roots), await run.record()
+                manifest, await store.blobs(manifest.roots), await fresh.record()
             )
         assert (await opened.whole_checkpoint("r@0")).blobs == {blob.hash: blob.data for blob in (leaf, branch)}
 
@@ -511,19 +508,18 @@ class ReadingConformance(StoreSuite):
         assert [manifest.checkpoint_id for manifest in await store.manifests(run_id="z")] == of_z
         assert list(await store.manifests(workflow_name="flow z", run_id="a")) == []
 
-    async def test_blobs_come_with_all_that_they_refer_to(self, store: Store, clock: ManualClock) -> None:
+    async def test_blobs_come_with_all_that_they_refer_to(self, store: Store, fresh: RunDriver) -> None:
         leaf, absent = text_blob("leaf"), text_blob("absent")
         twig = raw_blob(b"twig" * 5000, leaf)
         branch = text_blob("branch", twig, leaf)
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit({"tree": branch, "other": text_blob("unrelated")}, twig, leaf)
+        await fresh.commit({"tree": branch, "other": text_blob("unrelated")}, twig, leaf)
         expected = {blob.hash: blob.data for blob in (leaf, twig, branch)}
         assert await store.blobs([absent.hash, branch.hash]) == expected
         assert await asyncio.to_thread(store.read_blobs, [branch.hash]) == expected
         assert store.read_blobs([branch.hash, absent.hash]) == expected
         assert await store.blobs([]) == {}
 
-    async def test_blobs_of_any_size_and_content_come_back(self, store: Store, clock: ManualClock) -> None:
+    async def test_blobs_of_any_size_and_content_come_back(self, store: Store, fresh: RunDriver) -> None:
         blobs = [
             raw_blob(b""),
             raw_blob(b"\n{}\n"),
@@ -535,20 +531,18 @@ class ReadingConformance(StoreSuite):
             Blob.of(b'{"b":1,"a":"\xf0\x9f\x98\x80"}'),
             Blob.of(b'["' + b"x" * 10_000 + b'"]'),
         ]
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit({str(number): blob for number, blob in enumerate(blobs)})
-        await run.commit({"again": blobs[-2]})
+        await fresh.commit({str(number): blob for number, blob in enumerate(blobs)})
+        await fresh.commit({"again": blobs[-2]})
         assert await read_contents(store, "r@0") == {str(number): blob.data for number, blob in enumerate(blobs)}
 
-    async def test_commit_may_leave_out_blobs_of_the_head(self, store: Store, clock: ManualClock) -> None:
+    async def test_commit_may_leave_out_blobs_of_the_head(self, store: Store, fresh: RunDriver) -> None:
         leaf = text_blob("leaf")
         kept = {f"small {number}": text_blob(f"{number}" * 100, leaf) for number in range(40)}
         kept |= {f"large {number}": raw_blob(bytes([number]) * 9000, leaf) for number in range(3)}
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit(kept, leaf)
+        await fresh.commit(kept, leaf)
         for step in range(3):
             changed = text_blob(f"step {step}")
-            await run.write(replace(run.next_commit({**kept, "changed": changed}), blobs=(changed,)))
+            await fresh.write(replace(fresh.next_commit({**kept, "changed": changed}), blobs=(changed,)))
             await store.delete(f"r@{step}")
         await store.collect()
         contents = {path: blob.data for path, blob in kept.items()}
@@ -556,13 +550,12 @@ class ReadingConformance(StoreSuite):
         closure = await store.blobs(blob.hash for blob in kept.values())
         assert leaf.hash in closure
 
-    async def test_callers_may_change_what_they_were_given(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
+    async def test_callers_may_change_what_they_were_given(self, store: Store, fresh: RunDriver) -> None:
         blob = text_blob("v")
         toc = {"a": blob.hash}
-        commit = run.next_commit({"a": blob}, events=events("a"))
-        await run.write(replace(commit, manifest=replace(commit.manifest, toc=toc)))
-        await run.post(command("a"))
+        commit = fresh.next_commit({"a": blob}, events=events("a"))
+        await fresh.write(replace(commit, manifest=replace(commit.manifest, toc=toc)))
+        await fresh.post(command("a"))
         toc["a"] = "changed"
 
         async def read() -> list[Any]:

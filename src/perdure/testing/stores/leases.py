@@ -260,16 +260,13 @@ class HaltConformance(StoreSuite):
     """A halted run keeps its state and waits for someone who takes its lease."""
 
     @pytest.mark.parametrize("kind", ["failed", "parked", "exported"])
-    async def test_released_run_has_the_halt_it_was_given(
-        self, store: Store, clock: ManualClock, kind: HaltKind
-    ) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit(status="sleeping", wake_at=SOON)
-        before = await run.record()
+    async def test_released_run_has_the_halt_it_was_given(self, store: Store, fresh: RunDriver, kind: HaltKind) -> None:
+        await fresh.commit(status="sleeping", wake_at=SOON)
+        before = await fresh.record()
         assert (before.halt, before.run_status) == (None, "sleeping")
-        await run.release(halt=halted(kind))
+        await fresh.release(halt=halted(kind))
         await store.close()
-        record = await run.record()
+        record = await fresh.record()
         assert record == replace(before, owner=None, halt=halted(kind))
         assert (record.run_status, record.status, record.wake_at) == (kind, "sleeping", SOON)
 
@@ -283,20 +280,19 @@ class HaltConformance(StoreSuite):
             assert (await run.record()).halt == halt
             await run.reacquire()
 
-    async def test_next_lease_ends_a_halt(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit(status="waiting")
+    async def test_next_lease_ends_a_halt(self, store: Store, fresh: RunDriver) -> None:
+        await fresh.commit(status="waiting")
         for token in (None, 1000, None):
-            await run.release(halt=halted())
-            await run.reacquire(token=token)
-            record = await run.record()
+            await fresh.release(halt=halted())
+            await fresh.reacquire(token=token)
+            record = await fresh.record()
             assert (record.halt, record.run_status) == (None, "waiting")
             await store.close()
-            assert await run.record() == record
-        await run.commit(status="idle")
-        assert (await run.record()).run_status == "idle"
-        await run.release()
-        assert (await run.record()).run_status == "idle"
+            assert await fresh.record() == record
+        await fresh.commit(status="idle")
+        assert (await fresh.record()).run_status == "idle"
+        await fresh.release()
+        assert (await fresh.record()).run_status == "idle"
 
     async def test_fork_can_be_halted_before_its_first_commit(self, store: Store, clock: ManualClock) -> None:
         await (await RunDriver.start(store, clock, "r")).commit(status="idle")
@@ -309,30 +305,30 @@ class HaltConformance(StoreSuite):
         assert (await fork.record()).run_status == "running"
 
     @pytest.mark.parametrize("kind", ["failed", "exported"])
-    async def test_halted_run_keeps_its_data(self, store: Store, clock: ManualClock, kind: HaltKind) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit({"a": text_blob("v")}, events=events("emitted"))
-        await run.note(finished("a", "1", text_blob("of the journal")))
-        await run.post(command("b", "2"))
-        await run.release(halt=halted(kind))
+    async def test_halted_run_keeps_its_data(
+        self, store: Store, clock: ManualClock, fresh: RunDriver, kind: HaltKind
+    ) -> None:
+        await fresh.commit({"a": text_blob("v")}, events=events("emitted"))
+        await fresh.note(finished("a", "1", text_blob("of the journal")))
+        await fresh.post(command("b", "2"))
+        await fresh.release(halt=halted(kind))
         expected = ["a=1", "b=2", "1=emitted"]
         if kind != "exported":
-            await run.post(command("c", "3", text_blob("of the inbox")))
+            await fresh.post(command("c", "3", text_blob("of the inbox")))
             expected.insert(2, "c=3")
         assert await store.collect() == 0
         assert await read_contents(store, "r@0") == {"a": b'"v"'}
-        assert [*await run.noted(), *await run.inbox(), *await run.events()] == expected
+        assert [*await fresh.noted(), *await fresh.inbox(), *await fresh.events()] == expected
         fork = await RunDriver.start(store, clock, "f", parent="r@0", commits=1)
         assert (await fork.record()).head == "f@0"
-        assert (await run.record()).halt == halted(kind)
+        assert (await fresh.record()).halt == halted(kind)
 
-    async def test_run_stays_halted_when_its_head_is_deleted(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit(status="waiting")
-        await run.commit(status="running")
-        await run.release(halt=halted())
+    async def test_run_stays_halted_when_its_head_is_deleted(self, store: Store, fresh: RunDriver) -> None:
+        await fresh.commit(status="waiting")
+        await fresh.commit(status="running")
+        await fresh.release(halt=halted())
         await store.delete("r@1")
-        record = await run.record()
+        record = await fresh.record()
         assert (record.head, record.status, record.halt) == ("r@0", "waiting", halted())
 
     async def test_exported_run_is_closed(self, store: Store, run: RunDriver) -> None:

@@ -64,17 +64,16 @@ class LifetimeConformance(StoreSuite):
                 await run.post(command("late"))
         assert await store.collect() == 3
 
-    async def test_unknown_run_has_no_journal_inbox_or_events(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
+    async def test_unknown_run_has_no_journal_inbox_or_events(self, store: Store, fresh: RunDriver) -> None:
         for run_id in ("nowhere", "r"):
             assert [*await store.journal(run_id), *await store.inbox(run_id), *await store.events(run_id)] == []
             with pytest.raises(RunNotFoundError):
                 await store.post(run_id, command("a", "", text_blob("lost")))
-        await run.commit()
-        await run.note()
-        await run.commit(events=events())
-        assert [*await run.noted(), *await run.inbox(), *await run.events()] == []
-        assert (await run.record()).events == 0
+        await fresh.commit()
+        await fresh.note()
+        await fresh.commit(events=events())
+        assert [*await fresh.noted(), *await fresh.inbox(), *await fresh.events()] == []
+        assert (await fresh.record()).events == 0
         await _require_lost(store, text_blob("lost"))
 
     async def test_blobs_stay_with_all_that_they_refer_to(self, store: Store, run: RunDriver) -> None:
@@ -166,49 +165,46 @@ class JournalConformance(StoreSuite):
         await run.commit()
         assert await run.inbox() == ["a=1", "b=2"]
 
-    async def test_commit_voids_the_journal(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
+    async def test_commit_voids_the_journal(self, fresh: RunDriver) -> None:
         for step in range(3):
-            await run.commit({"a": text_blob(f"v{step}")})
-            assert await run.noted() == []
-            await run.note(finished("one", f"{step}"), durable=False)
-            await run.note(finished("two", f"{step}"))
-            assert await run.noted() == [f"one={step}", f"two={step}"]
+            await fresh.commit({"a": text_blob(f"v{step}")})
+            assert await fresh.noted() == []
+            await fresh.note(finished("one", f"{step}"), durable=False)
+            await fresh.note(finished("two", f"{step}"))
+            assert await fresh.noted() == [f"one={step}", f"two={step}"]
 
     async def test_rewinding_drops_the_journal_and_commands_that_expected_the_head(
-        self, store: Store, clock: ManualClock
+        self, store: Store, fresh: RunDriver
     ) -> None:
-        run = await RunDriver.start(store, clock, "r")
         asked, blob = text_blob("asked"), raw_blob(b"dropped" * 3000)
         for _ in range(3):
-            await run.commit({"requests/1": asked})
-        await run.post(command("a", "kept"), command("b", "dropped", blob, expects=("requests/1", asked.hash)))
+            await fresh.commit({"requests/1": asked})
+        await fresh.post(command("a", "kept"), command("b", "dropped", blob, expects=("requests/1", asked.hash)))
         for number, to in enumerate(("r@0", "r@2", "r@2")):
-            await run.note(finished("a"))
-            await run.rewind(to, nonce=f"nonce {number}")
-            assert await run.noted() == []
-            assert await run.inbox() == ["a=kept"]
-            await run.post(command("b", "anew", expects=("requests/1", asked.hash)))
+            await fresh.note(finished("a"))
+            await fresh.rewind(to, nonce=f"nonce {number}")
+            assert await fresh.noted() == []
+            assert await fresh.inbox() == ["a=kept"]
+            await fresh.post(command("b", "anew", expects=("requests/1", asked.hash)))
         assert await store.collect() == 1
 
     async def test_deleting_the_head_drops_the_journal_and_commands_that_expected_it(
-        self, store: Store, clock: ManualClock
+        self, store: Store, fresh: RunDriver
     ) -> None:
-        run = await RunDriver.start(store, clock, "r")
         asked = text_blob("asked")
         for _ in range(3):
-            await run.commit({"requests/1": asked})
-        await run.note(finished("a", "kept"))
-        await run.post(command("a", "kept"), command("b", "x", expects=("requests/1", asked.hash)))
+            await fresh.commit({"requests/1": asked})
+        await fresh.note(finished("a", "kept"))
+        await fresh.post(command("a", "kept"), command("b", "x", expects=("requests/1", asked.hash)))
         await store.delete("r@0")
-        assert [*await run.noted(), *await run.inbox()] == ["a=kept", "a=kept", "b=x"]
+        assert [*await fresh.noted(), *await fresh.inbox()] == ["a=kept", "a=kept", "b=x"]
         await store.delete("r@2")
-        assert [*await run.noted(), *await run.inbox()] == ["a=kept"]
+        assert [*await fresh.noted(), *await fresh.inbox()] == ["a=kept"]
         with pytest.raises(StaleHeadError):
-            await run.note(finished("late"))
-        run.head = "r@1"
-        await run.note(finished("b", "after"))
-        assert await run.noted() == ["b=after"]
+            await fresh.note(finished("late"))
+        fresh.head = "r@1"
+        await fresh.note(finished("b", "after"))
+        assert await fresh.noted() == ["b=after"]
 
     async def test_records_before_the_first_commit_are_kept_under_their_lease_only(
         self, store: Store, clock: ManualClock
@@ -258,21 +254,22 @@ class JournalConformance(StoreSuite):
         for run in runs:
             assert await run.noted() == [f"{number}={run.run_id}" for number in range(10)]
 
-    async def test_concurrent_writes_of_a_run_keep_their_order(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
+    async def test_concurrent_writes_of_a_run_keep_their_order(
+        self, store: Store, clock: ManualClock, fresh: RunDriver
+    ) -> None:
         other = await RunDriver.start(store, clock, "s")
-        await run.commit()
+        await fresh.commit()
         outcomes = await asyncio.gather(
-            run.note(finished("before")),
+            fresh.note(finished("before")),
             other.note(finished("of the other", "x")),
-            store.commit(run.lease, run.next_commit()),
-            store.record(run.lease, head="r@1", records=[finished("after", "y")]),
-            store.record(run.lease, head="r@0", records=[finished("late")]),
+            store.commit(fresh.lease, fresh.next_commit()),
+            store.record(fresh.lease, head="r@1", records=[finished("after", "y")]),
+            store.record(fresh.lease, head="r@0", records=[finished("late")]),
             return_exceptions=True,
         )
         assert outcomes[:4] == [None, None, 0, None]
         assert isinstance(outcomes[4], StaleHeadError)
-        assert await run.noted() == ["after=y"]
+        assert await fresh.noted() == ["after=y"]
         assert await other.noted() == ["of the other=x"]
 
     async def test_fork_has_its_own_journal_inbox_and_events(self, store: Store, clock: ManualClock) -> None:
@@ -362,19 +359,18 @@ class InboxConformance(StoreSuite):
         await store.close()
         assert await run.inbox() == ["d=x"]
 
-    async def test_numbers_of_commands_grow_and_are_never_reused(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit({"a": text_blob("x")})
-        numbers = list(await run.post(command("a"), command("b")))
-        await run.commit({"a": text_blob("x")}, consumed=("a", "b"))
-        numbers += await run.post(command("a"), command("b", expects=("a", text_blob("x").hash)))
-        await run.rewind("r@0")
+    async def test_numbers_of_commands_grow_and_are_never_reused(self, store: Store, fresh: RunDriver) -> None:
+        await fresh.commit({"a": text_blob("x")})
+        numbers = list(await fresh.post(command("a"), command("b")))
+        await fresh.commit({"a": text_blob("x")}, consumed=("a", "b"))
+        numbers += await fresh.post(command("a"), command("b", expects=("a", text_blob("x").hash)))
+        await fresh.rewind("r@0")
         await store.close()
-        numbers += await run.post(command("b"))
-        await run.commit(consumed=("a", "b"))
-        await run.release()
-        await run.reacquire()
-        numbers += await run.post(command("c"))
+        numbers += await fresh.post(command("b"))
+        await fresh.commit(consumed=("a", "b"))
+        await fresh.release()
+        await fresh.reacquire()
+        numbers += await fresh.post(command("c"))
         assert numbers == sorted(set(numbers))
         assert numbers[0] > 0
 
@@ -400,73 +396,68 @@ class InboxConformance(StoreSuite):
         await run.commit(taken=("b",))
         assert await run.inbox() == ["a=x"]
 
-    async def test_command_is_refused_unless_the_head_is_as_expected(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
+    async def test_command_is_refused_unless_the_head_is_as_expected(self, store: Store, fresh: RunDriver) -> None:
         asked, other = text_blob("asked"), text_blob("other")
-        await run.commit({"requests/1": asked})
+        await fresh.commit({"requests/1": asked})
         for path, blob in (("requests/1", other), ("requests/2", asked)):
             with pytest.raises(StaleCommandError) as caught:
-                await run.post(command("a", "", text_blob("lost"), expects=(path, blob.hash)))
+                await fresh.post(command("a", "", text_blob("lost"), expects=(path, blob.hash)))
             assert (caught.value.run_id, caught.value.path) == ("r", path)
-        assert await run.inbox() == []
+        assert await fresh.inbox() == []
         await _require_lost(store, text_blob("lost"))
         first = await store.post("r", command("a", "kept", expects=("requests/1", asked.hash)))
-        await run.commit({"requests/1": other})
+        await fresh.commit({"requests/1": other})
         with pytest.raises(StaleCommandError):
-            await run.post(command("b", "late", expects=("requests/1", asked.hash)))
+            await fresh.post(command("b", "late", expects=("requests/1", asked.hash)))
         assert await store.post("r", command("a", "again", expects=("requests/1", asked.hash))) == first
-        assert await run.inbox() == ["a=kept"]
+        assert await fresh.inbox() == ["a=kept"]
 
 
 class EventConformance(StoreSuite):
     """A commit numbers its events, and the numbers never change."""
 
-    async def test_events_come_back_as_they_were_emitted(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
+    async def test_events_come_back_as_they_were_emitted(self, store: Store, fresh: RunDriver) -> None:
         expected: list[EventBatch] = []
         first = 1
         for number, data in enumerate(_CONTENTS):
-            await run.commit(events=NewEvents(number + 1, data, _REFS[:number]))
+            await fresh.commit(events=NewEvents(number + 1, data, _REFS[:number]))
             expected.append(EventBatch("r", f"r@{number}", first, number + 1, data, _REFS[:number]))
             first += number + 1
         assert list(await store.events("r")) == expected
-        assert (await run.record()).events == expected[-1].last == 15
+        assert (await fresh.record()).events == expected[-1].last == 15
         await store.close()
         assert list(await store.events("r")) == expected
 
-    async def test_numbers_of_events_have_no_gap(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit(events=events("a", "b"))
-        await run.commit()
-        await run.commit(events=events("c"))
-        await run.rewind("r@0")
-        assert (await run.record()).events == 3
-        await run.commit(events=events("d", "e"))
-        run.lease = await store.acquire("r", takeover=True)
+    async def test_numbers_of_events_have_no_gap(self, store: Store, fresh: RunDriver) -> None:
+        await fresh.commit(events=events("a", "b"))
+        await fresh.commit()
+        await fresh.commit(events=events("c"))
+        await fresh.rewind("r@0")
+        assert (await fresh.record()).events == 3
+        await fresh.commit(events=events("d", "e"))
+        fresh.lease = await store.acquire("r", takeover=True)
         await store.close()
-        await run.commit(events=events("f"))
-        await run.release()
+        await fresh.commit(events=events("f"))
+        await fresh.release()
         await store.delete("r@2")
         await store.delete("r@4")
-        run.lease, run.head, run.position = await store.acquire("r"), "r@3", 4
-        await run.commit(events=events("g"))
-        assert await run.events() == ["1=a", "2=b", "3=c", "4=d", "5=e", "6=f", "7=g"]
+        fresh.lease, fresh.head, fresh.position = await store.acquire("r"), "r@3", 4
+        await fresh.commit(events=events("g"))
+        assert await fresh.events() == ["1=a", "2=b", "3=c", "4=d", "5=e", "6=f", "7=g"]
         assert [batch.checkpoint_id for batch in await store.events("r")] == ["r@0", "r@2", "r@3", "r@4", "r@5"]
-        assert (await run.record()).events == 7
+        assert (await fresh.record()).events == 7
 
-    async def test_events_are_read_after_any_number(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
+    async def test_events_are_read_after_any_number(self, store: Store, fresh: RunDriver) -> None:
         for size in (1, 3, 2, 1):
-            await run.commit(events=events(*("abc"[:size])))
+            await fresh.commit(events=events(*("abc"[:size])))
         firsts = {
             after: [batch.first for batch in await store.events("r", after=after)] for after in (0, 1, 2, 3, 4, 6, 7, 9)
         }
         assert firsts == {0: [1, 2, 5, 7], 1: [2, 5, 7], 2: [2, 5, 7], 3: [2, 5, 7], 4: [5, 7], 6: [7], 7: [], 9: []}
 
-    async def test_no_more_batches_are_read_than_the_limit(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
+    async def test_no_more_batches_are_read_than_the_limit(self, store: Store, fresh: RunDriver) -> None:
         for number in range(7):
-            await run.commit(events=events(f"{number}", "and more"))
+            await fresh.commit(events=events(f"{number}", "and more"))
         read: list[str] = []
         while batches := await store.events("r", after=len(read), limit=3):
             assert len(batches) <= 3

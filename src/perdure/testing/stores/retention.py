@@ -282,13 +282,12 @@ class ForgettingConformance(StoreSuite):
         assert (await first.record()).head == "r@0"
         assert [manifest.checkpoint_id for manifest in await store.manifests(run_id="r")] == ["r@0"]
 
-    async def test_collection_deletes_only_unused_blobs(self, store: Store, clock: ManualClock) -> None:
+    async def test_collection_deletes_only_unused_blobs(self, store: Store, fresh: RunDriver) -> None:
         leaf, shared = raw_blob(b"leaf" * 3000), raw_blob(b"shared" * 3000)
         gone = raw_blob(b"gone" * 3000)
         tree = text_blob("tree", leaf)
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit({"a": gone, "b": shared})
-        await run.commit({"b": shared, "c": tree}, leaf)
+        await fresh.commit({"a": gone, "b": shared})
+        await fresh.commit({"b": shared, "c": tree}, leaf)
         assert await store.collect() == 0
         await store.delete("r@0")
         assert await store.collect() == 1
@@ -296,12 +295,11 @@ class ForgettingConformance(StoreSuite):
         assert await store.blobs([gone.hash]) == {}
         assert (await store.blobs([tree.hash, shared.hash])).keys() == {leaf.hash, shared.hash, tree.hash}
 
-    async def test_collection_keeps_the_blobs_of_every_path(self, store: Store, clock: ManualClock) -> None:
+    async def test_collection_keeps_the_blobs_of_every_path(self, store: Store, fresh: RunDriver) -> None:
         blobs = {path: raw_blob(f"at {path!r}".encode() * 1000) for path in ODD_PATHS}
         gone = raw_blob(b"gone" * 3000)
-        run = await RunDriver.start(store, clock, "r")
-        await run.commit({"a": gone})
-        await run.commit(blobs)
+        await fresh.commit({"a": gone})
+        await fresh.commit(blobs)
         await store.delete("r@0")
         assert await store.collect() == 1
         assert await read_contents(store, "r@1") == {path: blob.data for path, blob in blobs.items()}
@@ -370,11 +368,10 @@ class RemovalConformance(TenantStoreSuite):
         await late.release(halt=halted())
         assert await late.noted() == []
 
-    async def test_run_that_never_began_is_not_removed(self, store: TenantStore, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
+    async def test_run_that_never_began_is_not_removed(self, store: TenantStore, fresh: RunDriver) -> None:
         assert await store.remove("r") is False
-        await run.commit()
-        assert (await run.record()).head == "r@0"
+        await fresh.commit()
+        assert (await fresh.record()).head == "r@0"
 
     async def test_run_that_a_fork_needs_is_not_removed(
         self, store: TenantStore, clock: ManualClock, sample: RunDriver

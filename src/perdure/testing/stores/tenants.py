@@ -61,16 +61,15 @@ class IdConformance(StoreSuite):
             assert record is not None
             assert record.head == f"{name}@1"
 
-    async def test_invalid_ids_are_refused(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r")
+    async def test_invalid_ids_are_refused(self, store: Store, fresh: RunDriver) -> None:
         for name in REFUSED_IDS:
             with pytest.raises(WorkflowCheckpointException):
                 await store.acquire(name, create=new_run(name))
             with pytest.raises(WorkflowCheckpointException):
                 await store.manifest(name)
-            commit = run.next_commit()
+            commit = fresh.next_commit()
             with pytest.raises(WorkflowCheckpointException):
-                await run.write(replace(commit, manifest=replace(commit.manifest, checkpoint_id=name)))
+                await fresh.write(replace(commit, manifest=replace(commit.manifest, checkpoint_id=name)))
         assert list(await store.ids()) == []
 
 
