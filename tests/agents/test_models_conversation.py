@@ -10,7 +10,7 @@ from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from tests.agents.anthropic_server import MODEL, AnthropicServer, Said, anthropic_server, calls, text
 
-from perdure.agents import Agent, Content, Message, tool
+from perdure.agents import Agent, Content, Message, sendable_name, tool
 from perdure.errors import ChatClientInvalidRequestException
 from perdure.models import ModelClient
 
@@ -292,3 +292,48 @@ async def test_a_client_shows_no_key(client: ModelClient[Any]) -> None:
     assert repr(client) == f"ModelClient('anthropic', {MODEL!r})"
     assert "secret" not in repr(client)
     assert client.service_url().startswith("http://127.0.0.1")
+
+
+@tool(name="files.read")
+def read_file(path: str) -> str:
+    """Read a file."""
+    return f"the text of {path}"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_stored_conversation_with_names_and_texts_that_are_refused_can_be_sent(
+    server: AnthropicServer, client: ModelClient[Any], *, stream: bool
+) -> None:
+    wire_name = sendable_name("files.read")
+    server.will(calls(wire_name, {"path": "a"}), text("Done."))
+    stored = [
+        Message("user", ["Hello \ud800"]),
+        Message(
+            "assistant",
+            [
+                Content.from_function_call("c1", "files.read", arguments='{"path": "\\ud800"}'),
+                Content.from_function_call("c2", "say hello!", arguments={"to": "\udfff"}),
+            ],
+        ),
+        Message(
+            "tool",
+            [
+                Content.from_function_result("c1", result="\ud800 is half"),
+                Content.from_function_result("c2", exception="no such tool \udfff"),
+            ],
+        ),
+        Message("user", ["Go on"]),
+    ]
+    options: Any = {"tools": [read_file], "tool_choice": {"mode": "required", "required_function_name": "files.read"}}
+
+    asked = client.get_response(stored, stream=stream, options=options)
+    response = await asked.get_final_response() if stream else await asked
+
+    assert response.messages[-1].text == "Done."
+    called, result = response.messages[0].contents[0], response.messages[1].contents[0]
+    assert (called.name, result.result) == ("files.read", "the text of a"), "our names stay our own"
+    first, second = server.asked
+    assert [each["name"] for each in first["messages"][1]["content"]] == [wire_name, sendable_name("say hello!")]
+    # With one tool, the required one, Anthropic is told to call any.
+    assert ([each["name"] for each in first["tools"]], first["tool_choice"]["type"]) == ([wire_name], "any")
+    assert second["messages"][-2]["content"][0]["name"] == wire_name

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import subprocess
 import sys
 from typing import Any
@@ -12,7 +14,7 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel
 from tests.agents.openai_server import OpenAIServer, Raw, Say, calls, serving, text
 
-from perdure.agents import Agent, Content, Message, tool
+from perdure.agents import Agent, Content, Message, sendable_name, tool
 from perdure.errors import ChatClientInvalidAuthException, ChatClientInvalidRequestException
 from perdure.openai import OpenAIChatClient, OpenAIChatOptions
 from perdure.secrets import Secret
@@ -424,3 +426,55 @@ async def test_a_stream_of_calls_of_two_tools_without_arguments_is_two_calls() -
         async with client_of(server) as client:
             response = await client.get_response(HELLO, stream=True).get_final_response()
     assert [content.name for content in response.messages[0].contents] == ["f", "g"]
+
+
+POISONED = [
+    Message("user", ["Hello \ud800"]),
+    Message(
+        "assistant",
+        [
+            Content.from_function_call("c1", "files.read", arguments='{"path": "\\ud800"}'),
+            Content.from_function_call("c2", "say hello!", arguments={"to": "\udfff"}),
+            Content.from_function_call("c3", "x" * 65, arguments="{}"),
+            Content.from_function_call("c4", "", arguments="{}"),
+        ],
+    ),
+    Message(
+        "tool",
+        [
+            Content.from_function_result("c1", result="\ud800 is half"),
+            Content.from_function_result("c2", result={"said": ["\udfff"]}),
+            Content.from_function_result("c3", exception="there is no such tool \udfff"),
+            Content.from_function_result("c4", result=""),
+        ],
+    ),
+    Message("user", ["Go on"]),
+]
+
+
+@tool(name="files.read")
+def read_file(path: str) -> str:
+    """Read a file."""
+    return f"the text of {path}"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_stored_conversation_with_names_and_texts_that_are_refused_can_be_sent(*, stream: bool) -> None:
+    wire_name = sendable_name("files.read")
+    with serving(calls(("c9", wire_name, '{"path": "a"}')), text("Done")) as server:
+        async with client_of(server) as client:
+            options: Any = {"tools": [read_file], "tool_choice": {"mode": "auto", "allowed_tools": ["files.read"]}}
+            asked = client.get_response(POISONED, stream=stream, options=options)
+            response = await asked.get_final_response() if stream else await asked
+    assert response.messages[-1].text == "Done"
+    called, result = response.messages[0].contents[0], response.messages[1].contents[0]
+    assert (called.name, result.result) == ("files.read", "the text of a"), "our names stay our own"
+    first, second = server.requests
+    sent = json.dumps([first, second])
+    assert not re.search(r"\\ud[89a-f]", sent)
+    names = [each["function"]["name"] for each in first["messages"][1]["tool_calls"]]
+    assert all(re.fullmatch("[a-zA-Z0-9_-]{1,64}", name) for name in names)
+    assert len(set(names)) == 4
+    assert names[0] == wire_name == first["tools"][0]["function"]["name"], "a call has the name of its tool"
+    assert first["tool_choice"]["allowed_tools"]["tools"][0]["function"]["name"] == wire_name
+    assert second["messages"][-2]["tool_calls"][0]["function"]["name"] == wire_name

@@ -43,7 +43,15 @@ from perdure.agents.executor.agent_executor import (
 )
 from perdure.agents.executor.requests import share_conversation
 from perdure.agents.messages.content import Content, ContentType, UsageDetails, add_usage_details
-from perdure.agents.messages.conversation import drop_known_messages, is_local_call, sendable_name, sendable_text
+from perdure.agents.messages.conversation import (
+    drop_known_messages,
+    find_renamed_tools,
+    is_local_call,
+    restore_names,
+    sendable_messages,
+    sendable_name,
+    sendable_text,
+)
 from perdure.agents.messages.message import AgentRunInputs, Message, Role, RoleLiteral, normalize_messages
 from perdure.agents.messages.responses import (
     AgentResponse,

@@ -12,16 +12,15 @@ import json
 import re
 import sys
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from perdure.agents.messages.content import function_error, function_result
+from perdure.agents.messages.content import Content, function_error, function_result
 from perdure.agents.messages.message import ATTRIBUTION, Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-    from perdure.agents.messages.content import Content
 
 INTERRUPTED: Final = "interrupted: there is no result, and it is unknown if the call had an effect"
 UNDECIDED: Final = "the call was not made: it waits for approval, and nobody has answered yet"
@@ -30,6 +29,8 @@ _NEEDS_REPAIR: Final = frozenset(
 )
 _VALID_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _STEM_LENGTH_MAX: Final = 55
+_ESCAPED_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_SENT_FIELDS: Final = ("text", "call_id", "name", "arguments", "result", "exception", "items")
 
 
 def sendable_name(name: str) -> str:
@@ -50,6 +51,67 @@ def sendable_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def sendable_messages(messages: Iterable[Message]) -> list[Message]:
+    """Return messages whose tool names and texts every provider accepts. Messages that need no change are the same."""
+    return [message.with_contents([_sendable_content(each) for each in message.contents]) for message in messages]
+
+
+def find_renamed_tools(tools: Iterable[Any]) -> dict[str, str]:
+    """Map the sent names of tools to their own, for tools whose names providers refuse."""
+    names = [name for tool in tools if isinstance(name := getattr(tool, "name", None), str)]
+    return {sent: name for name in names if (sent := sendable_name(name)) != name}
+
+
+def restore_names(contents: Iterable[Content], renamed: Mapping[str, str]) -> list[Content]:
+    """Return contents in which calls have the tools' own names again."""
+    return [
+        replace(each, name=renamed[each.name])
+        if each.type == "function_call" and each.name is not None and each.name in renamed
+        else each
+        for each in contents
+    ]
+
+
+def _sendable_content(content: Content) -> Content:
+    sendable = {name: _sendable(getattr(content, name)) for name in _SENT_FIELDS}
+    if content.type == "function_call":
+        sendable["name"] = sendable_name(content.name or "")
+        sendable["arguments"] = _sendable_arguments(sendable["arguments"])
+    changed = {name: value for name, value in sendable.items() if value is not getattr(content, name)}
+    return replace(content, **changed) if changed else content
+
+
+def _sendable(value: Any) -> Any:
+    """Replace single surrogates in texts, lists and mappings. A value that needs no change is returned as it is."""
+    if isinstance(value, str):
+        return sendable_text(value)
+    if isinstance(value, Content):
+        return _sendable_content(value)
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[Any, Any]", value).items()
+        changed = {_sendable(key): _sendable(each) for key, each in pairs}
+        is_same = all(key in value and each is value[key] for key, each in changed.items())
+    elif isinstance(value, list | tuple):
+        given = cast("Sequence[Any]", value)
+        changed = [_sendable(each) for each in given]
+        is_same = all(new is old for new, old in zip(changed, given, strict=True))
+    else:
+        return value
+    return cast("Any", value) if is_same else changed
+
+
+def _sendable_arguments(arguments: Any) -> Any:
+    """Replace single surrogates that are escaped in JSON: some libraries parse it before they send it."""
+    if not isinstance(arguments, str) or not _ESCAPED_SURROGATE.search(arguments):
+        return arguments
+    try:
+        parsed = json.loads(arguments)
+    except ValueError:
+        return arguments
+    sendable = _sendable(parsed)
+    return arguments if sendable is parsed else json.dumps(sendable)
 
 
 def is_approval_request(content: Content) -> bool:

@@ -36,7 +36,15 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import infer_model
 
-from perdure.agents import ChatResponse, ChatResponseUpdate, Content, Message, UsageDetails
+from perdure.agents import (
+    ChatResponse,
+    ChatResponseUpdate,
+    Content,
+    Message,
+    UsageDetails,
+    find_renamed_tools,
+    restore_names,
+)
 from perdure.clock import SystemClock
 from perdure.errors import (
     ChatClientException,
@@ -51,6 +59,7 @@ from perdure.providers.models.request import (
     to_model_messages,
     to_parameters,
     to_settings,
+    tools_in,
 )
 from perdure.streams import ResponseStream
 
@@ -312,6 +321,8 @@ class Call:
     settings: ModelSettings
     parameters: ModelRequestParameters
     response_format: ResponseFormat
+    renamed: Mapping[str, str]
+    """The own names of tools by the names that were sent."""
 
     @staticmethod
     def of(model: Model, messages: Sequence[Message], options: Mapping[str, Any], own: Mapping[str, Any]) -> Call:
@@ -319,7 +330,8 @@ class Call:
         parameters = to_parameters(options)
         with translate_setup_errors(model.model_name):
             message = model.prepare_messages(to_model_messages(messages, provider=model.system), parameters)
-        return Call(model, message, to_settings(options, own), parameters, options.get("response_format"))
+        renamed, response_format = find_renamed_tools(tools_in(options)), options.get("response_format")
+        return Call(model, message, to_settings(options, own), parameters, response_format, renamed)
 
     async def respond(self) -> ChatResponse[Any]:
         """Return the complete response. Raises ChatClientException."""
@@ -329,14 +341,20 @@ class Call:
                 part = await self._send(model_request, found)
                 found = _join(found, part)
                 if found.state != "suspended":
-                    return to_response(found, self.response_format)
+                    return self._to_response(found)
                 await self._wait(found)
             raise UnexpectedModelBehavior(_ENDLESS)
 
     def stream(self) -> ChatStream:
         """Stream the response. Reading it raises ChatClientException."""
         final: list[ModelResponse] = []
-        return ResponseStream(self._updates(final), finalizer=lambda _: to_response(final[0], self.response_format))
+        return ResponseStream(self._updates(final), finalizer=lambda _: self._to_response(final[0]))
+
+    def _to_response(self, found: ModelResponse) -> ChatResponse[Any]:
+        response = to_response(found, self.response_format)
+        for message in response.messages:
+            message.contents = restore_names(message.contents, self.renamed)
+        return response
 
     async def _updates(self, final: list[ModelResponse]) -> AsyncGenerator[ChatResponseUpdate]:
         found: ModelResponse | None = None
@@ -346,7 +364,7 @@ class Call:
                     contents = StreamContents()
                     async for event in stream:
                         if (content := contents.convert(event)) is not None:
-                            yield _update(stream, content)
+                            yield _update(stream, *restore_names([content], self.renamed))
                     part = stream.get()
                 self._require_end(part)
                 found = _join(found, part)

@@ -33,6 +33,7 @@ from pydantic_ai.settings import ModelSettings, ToolOrOutput
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_jsonable_python
 
+from perdure.agents import sendable_messages, sendable_name
 from perdure.errors import ChatClientInvalidRequestException
 
 if TYPE_CHECKING:
@@ -74,11 +75,11 @@ def _choice(choice: Any) -> Any:
         return choice
     given = cast("Mapping[str, Any]", choice)
     if name := given.get("required_function_name"):
-        return [name]
-    allowed = given.get("allowed_tools")
+        return [sendable_name(name)]
+    allowed = [sendable_name(name) for name in given.get("allowed_tools") or ()]
     if not allowed:
         return given.get("mode")
-    return list(allowed) if given.get("mode") == "required" else ToolOrOutput(function_tools=list(allowed))
+    return allowed if given.get("mode") == "required" else ToolOrOutput(function_tools=allowed)
 
 
 def to_parameters(options: Mapping[str, Any]) -> ModelRequestParameters:
@@ -86,10 +87,9 @@ def to_parameters(options: Mapping[str, Any]) -> ModelRequestParameters:
 
     Raises ChatClientInvalidRequestException.
     """
-    tools = options.get("tools")
-    each = cast("Sequence[Any]", tools) if isinstance(tools, Sequence) else [] if tools is None else [tools]
-    functions = [definition for tool in each if (definition := _definition(tool)) is not None]
-    native = [_native(tool) for tool in each if _definition(tool) is None]
+    tools = tools_in(options)
+    functions = [definition for tool in tools if (definition := _definition(tool)) is not None]
+    native = [_native(tool) for tool in tools if _definition(tool) is None]
     output_format = _output_format(options.get("response_format"))
     if output_format is None:
         return ModelRequestParameters(function_tools=functions, native_tools=native)
@@ -108,6 +108,12 @@ def to_parameters(options: Mapping[str, Any]) -> ModelRequestParameters:
     )
 
 
+def tools_in(options: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the tools of a call."""
+    tools = options.get("tools")
+    return cast("Sequence[Any]", tools) if isinstance(tools, Sequence) else [] if tools is None else [tools]
+
+
 def _definition(tool: Any) -> ToolDefinition | None:
     """Return the definition of a function tool; None for a tool that the provider runs."""
     if isinstance(tool, Mapping):
@@ -119,7 +125,7 @@ def _definition(tool: Any) -> ToolDefinition | None:
         return _tool_definition(str(function.get("name")), schema, function.get("description"))
     if isinstance(tool, AbstractNativeTool):
         return None
-    return _tool_definition(tool.name, tool.parameters(), tool.description)
+    return _tool_definition(sendable_name(tool.name), tool.parameters(), tool.description)
 
 
 def _tool_definition(name: str, schema: Mapping[str, Any], description: str | None) -> ToolDefinition:
@@ -209,6 +215,7 @@ def to_model_messages(messages: Sequence[Message], *, provider: str) -> list[Mod
 
     Raises ChatClientInvalidRequestException for a content that can't be sent.
     """
+    messages = sendable_messages(messages)
     names = _tool_names(messages)
     found: list[ModelMessage] = []
     pending: list[ModelRequestPart] = []

@@ -13,7 +13,10 @@ from perdure.agents import (
     ChatMiddlewareLayer,
     ChatTelemetryLayer,
     FunctionInvocationLayer,
+    find_renamed_tools,
     prepend_instructions_to_messages,
+    restore_names,
+    sendable_messages,
 )
 from perdure.errors import ChatClientInvalidRequestException
 from perdure.providers import needs_extra
@@ -23,6 +26,7 @@ from perdure.providers.openai.request import (
     stream_parameters,
     to_parameters,
     to_wire_messages,
+    tools_in,
 )
 from perdure.providers.openai.response import StreamUpdates, to_response
 
@@ -157,9 +161,10 @@ class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
     ) -> Any:
         known = {name: value for name, value in kwargs.items() if name in self._known_parameters}
         request = self._request(messages, {**options, **known})
+        renamed = find_renamed_tools(tools_in(options))
         if stream:
-            return self._stream(request | stream_parameters(options))
-        return self._complete(request, options)
+            return self._stream(request | stream_parameters(options), renamed)
+        return self._complete(request, options, renamed)
 
     def _request(self, messages: Sequence[Message], options: Mapping[str, Any]) -> Wire:
         self._warn_of_unknown(options)
@@ -171,7 +176,8 @@ class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
                 f"no model is given; use {type(self).__name__}(model=...), or set {_MODEL_VARIABLES[0]}"
             )
         conversation = prepend_instructions_to_messages(messages, options.get("instructions"))
-        parameters["messages"] = to_wire_messages(conversation, instruction_role=self.instruction_role)
+        sendable = sendable_messages(conversation)
+        parameters["messages"] = to_wire_messages(sendable, instruction_role=self.instruction_role)
         return parameters
 
     def _warn_of_unknown(self, options: Mapping[str, Any]) -> None:
@@ -185,20 +191,26 @@ class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
                 name,
             )
 
-    async def _complete(self, request: Wire, options: Mapping[str, Any]) -> ChatResponse[Any]:
+    async def _complete(
+        self, request: Wire, options: Mapping[str, Any], renamed: Mapping[str, str]
+    ) -> ChatResponse[Any]:
         client = await self._connections.client()
         with self._sdk.translate_errors(client):
             completion = await client.chat.completions.create(**request)
         self._sdk.require_completion(client, completion)
-        return to_response(completion, options.get("response_format"))
+        response = to_response(completion, options.get("response_format"))
+        for message in response.messages:
+            message.contents = restore_names(message.contents, renamed)
+        return response
 
-    async def _stream(self, request: Wire) -> AsyncGenerator[ChatResponseUpdate]:
+    async def _stream(self, request: Wire, renamed: Mapping[str, str]) -> AsyncGenerator[ChatResponseUpdate]:
         client = await self._connections.client()
         updates = StreamUpdates()
         with self._sdk.translate_errors(client):
             async with await client.chat.completions.create(**request) as chunks:
                 async for chunk in chunks:
                     if (update := updates.convert(chunk)) is not None:
+                        update.contents = restore_names(update.contents, renamed)
                         yield update
         if (rest := updates.last_update()) is not None:
             yield rest

@@ -18,6 +18,7 @@ from perdure.agents import (
     is_function_tool,
     is_local_call,
     normalize_tools,
+    sendable_name,
 )
 from perdure.errors import ChatClientInvalidRequestException
 
@@ -270,9 +271,14 @@ def stream_parameters(options: Mapping[str, Any]) -> Wire:
     return {"stream": True} if stream_options is None else {"stream": True, "stream_options": stream_options}
 
 
+def tools_in(options: Mapping[str, Any]) -> list[Any]:
+    """Return the tools of a call."""
+    return expand_tools(normalize_tools(options.get("tools")))
+
+
 def _tools(options: Mapping[str, Any], asked: Wire) -> Wire:
     """Return the tools and their options, which servers reject without tools."""
-    every = _wire_tools(expand_tools(normalize_tools(options.get("tools"))))
+    every = _wire_tools(tools_in(options))
     searches = [tool for tool in every if str(tool.get("type", "")).startswith("web_search")]
     found: Wire = {}
     if searches:
@@ -296,7 +302,8 @@ def _wire_tools(tools: Iterable[Any]) -> list[Wire]:
                 )
             found.append(hosted)
         elif is_function_tool(tool):
-            function = {"name": tool.name, "description": tool.description or "", "parameters": tool.parameters()}
+            name, description = sendable_name(tool.name), tool.description or ""
+            function = {"name": name, "description": description, "parameters": tool.parameters()}
             found.append({"type": "function", "function": function})
         else:
             raise ChatClientInvalidRequestException(
@@ -313,9 +320,9 @@ def to_wire_choice(choice: object) -> Any:
     if "mode" not in chosen:
         return dict(chosen)
     if name := chosen.get("required_function_name"):
-        return {"type": "function", "function": {"name": name}}
+        return {"type": "function", "function": {"name": sendable_name(name)}}
     if allowed := chosen.get("allowed_tools"):
-        tools = [{"type": "function", "function": {"name": name}} for name in allowed]
+        tools = [{"type": "function", "function": {"name": sendable_name(name)}} for name in allowed]
         return {"type": "allowed_tools", "allowed_tools": {"mode": chosen["mode"], "tools": tools}}
     return chosen["mode"]
 
