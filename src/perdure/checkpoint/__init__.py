@@ -3,14 +3,12 @@
 
 from perdure.checkpoint.archive import (
     PRODUCT,
-    DamagedExportError,
     NewerExportError,
     NoExportError,
     closing_note,
     halt_before,
     lines_of,
     read_archive,
-    require_whole,
 )
 from perdure.checkpoint.commands import (
     AnswerCommand,
@@ -69,4 +67,5 @@ from perdure.checkpoint.record import (
     saved_fields,
 )
 from perdure.checkpoint.upgrades import CompatibilityReport, compare, migrate
+from perdure.checkpoint.verification import DamagedExportError, require_whole
 from perdure.checkpoint.writer import Author, Writer

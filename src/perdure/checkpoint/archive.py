@@ -1,6 +1,6 @@
 """Export a run as lines of text, and read such an export. `docs/export-format.md` describes the format.
 
-A table says which members a line has. Reading verifies everything before any of it is used.
+A table says which members a line has. Reading verifies their forms and every checksum.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from perdure.checkpoint.manifest import header_of
+from perdure.checkpoint.verification import DamagedExportError
 from perdure.data_classes import new_dict, new_list, value_class
 from perdure.records import (
     Archive,
@@ -50,10 +50,6 @@ class NoExportError(Exception):
 
 class NewerExportError(Exception):
     """The export has a newer format; the message is its version."""
-
-
-class DamagedExportError(Exception):
-    """The export is damaged; the message says where and how."""
 
 
 def _same(value: Any) -> Any:
@@ -330,7 +326,10 @@ class _Gathered:
 
 
 def read_archive(lines: Iterable[bytes]) -> Archive:
-    """Read an export. Raises NoExportError, NewerExportError, DamagedExportError or CheckpointDamagedError."""
+    """Read an export. Raises NoExportError, NewerExportError or DamagedExportError.
+
+    `require_whole` verifies what is in it.
+    """
     counts, hash_, gathered = Counter[str](), hashlib.blake2b(digest_size=_DIGEST_SIZE), _Gathered()
     ending: dict[str, Any] | None = None
     for number, text in enumerate(lines, start=1):
@@ -359,7 +358,7 @@ def read_archive(lines: Iterable[bytes]) -> Archive:
         raise DamagedExportError("the last line does not match the lines before")
     if gathered.record is None:
         raise DamagedExportError("there is no line about the run")
-    archive = Archive(
+    return Archive(
         gathered.record,
         tuple(gathered.checkpoints),
         tuple(gathered.blobs.values()),
@@ -367,8 +366,6 @@ def read_archive(lines: Iterable[bytes]) -> Archive:
         tuple(gathered.inbox),
         tuple(gathered.events),
     )
-    require_whole(archive)
-    return archive
 
 
 def _require_export(text: bytes) -> None:
@@ -379,56 +376,3 @@ def _require_export(text: bytes) -> None:
                 raise NewerExportError(str(written))
         case _:
             raise NoExportError
-
-
-def require_whole(archive: Archive) -> None:
-    """Refuse a run that could not continue because something is missing or does not belong together.
-
-    Raises DamagedExportError, and WorkflowCheckpointException for a checkpoint of a newer format.
-    """
-    record = archive.record
-    heads = [each.manifest for each in archive.checkpoints if each.manifest.checkpoint_id == record.head]
-    if len(heads) != 1:
-        raise DamagedExportError(f"the newest checkpoint {record.head!r} is missing")
-    _require_order(archive)
-    for checkpoint in archive.checkpoints:
-        manifest = checkpoint.manifest
-        if manifest.run_id != record.run_id:
-            raise DamagedExportError(f"checkpoint {manifest.checkpoint_id!r} belongs to another run")
-        try:
-            header_of(manifest)
-        except TypeError as error:
-            raise DamagedExportError(f"checkpoint {manifest.checkpoint_id!r} has no format") from error
-    _require_blobs(archive)
-
-
-def _require_order(archive: Archive) -> None:
-    record = archive.record
-    positions = [each.manifest.position for each in archive.checkpoints]
-    numbers = [command.number for command in archive.inbox]
-    if not _is_growing([*positions, record.position + 1]) or not _is_growing(numbers):
-        raise DamagedExportError("checkpoints or commands are not in order")
-    after = [batch.last + 1 for batch in archive.events]
-    if [batch.first for batch in archive.events[1:]] != after[:-1] or any(batch.count < 1 for batch in archive.events):
-        raise DamagedExportError("the events have gaps")
-    if after and after[-1] != record.events + 1:
-        raise DamagedExportError("the newest events are missing")
-
-
-def _is_growing(numbers: list[int]) -> bool:
-    return all(one < other for one, other in itertools.pairwise(numbers))
-
-
-def _require_blobs(archive: Archive) -> None:
-    """Refuse a run that lacks blobs it refers to. References that only seem to be in raw bytes don't count."""
-    present = {blob.hash for blob in archive.blobs}
-    needs: list[tuple[str, Iterable[str]]] = [
-        *((f"checkpoint {each.manifest.checkpoint_id!r}", each.manifest.roots) for each in archive.checkpoints),
-        *((f"record {each.key!r} of its journal", each.refs) for each in archive.journal),
-        *((f"command {each.id!r}", each.refs) for each in archive.inbox),
-        *((f"the events of {each.checkpoint_id!r}", each.refs) for each in archive.events),
-    ]
-    for what, addresses in needs:
-        for address in addresses:
-            if address not in present:
-                raise DamagedExportError(f"{what} needs part {address}, which is missing")

@@ -257,8 +257,9 @@ def references(text: bytes) -> tuple[str, ...]:
             node = cast("dict[str, Any]", tree)
             trees.extend(node.values())
             if "~" in node:
-                found.update(require(node.get("chunks", []), list, "chunks"))
-                found.update([node["part"]] if "part" in node else ())
+                addresses: list[object] = require(node.get("chunks", []), list, "chunks")
+                for address in [*addresses, node["part"]] if "part" in node else addresses:
+                    found.add(require(address, str, "part"))
     return tuple(sorted(found))
 
 

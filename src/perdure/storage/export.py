@@ -163,7 +163,9 @@ def _read(path: Path) -> Archive:
     """Return the run in a file. Raises WorkflowCheckpointException."""
     try:
         with path.open("rb") as file:
-            return read_archive(_lines(file))
+            archive = read_archive(_lines(file))
+        require_whole(archive)
+        return archive  # noqa: TRY300 - the handlers below end in a raise
     except NoExportError as error:
         cause, problem = error, "is not the export of a run; give a file that export_run has written"
     except NewerExportError as error:
