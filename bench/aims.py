@@ -194,15 +194,17 @@ def _conversation(results: Results) -> Iterator[Aim]:
     for key in ("J 250", "J 1000"):
         others = [line for line in results.of(key) if _is_peer(line)]
         for line in (line for line in results.of(key) if _is_ours(line)):
-            what = f"{line.entry.work.title}, {line.entry.store.value}"
+            what, turns = f"{line.entry.work.title}, {line.entry.store.value}", line.points[-1].superstep
             growth, told = _growth(line), ", ".join(f"{_named(each)} {number(_growth(each))} x" for each in others)
             measured = f"the last quarter {number(growth)} x the first"
             yield Aim("J", what, f"writes the same in each turn ({_FLAT} x)", measured, growth <= _FLAT, told)
             if commit is not None and line.entry.store is Store.SQLITE:
-                ratio, wanted = line.median / commit.median, f"at most {_TURN_COMMITS} x a raw SQLite commit"
+                ratio = line.median / turns / commit.median
+                wanted = f"a turn at most {_TURN_COMMITS} x a raw SQLite commit"
                 yield Aim("J", what, wanted, f"{number(ratio)} x", ratio <= _TURN_COMMITS)
             if line.written is not None and line.entry.store is Store.SQLITE:
-                yield Aim("J", what, "writes at most 50 KB a turn", size(line.written), line.written <= _TURN_BYTES)
+                written = line.written / turns
+                yield Aim("J", what, "writes at most 50 KB a turn", size(written), written <= _TURN_BYTES)
             # Every library hands the model the whole conversation, so the slowdown has no aim.
             told = ", ".join(f"{_named(each)} {number(_slowdown(each))} x" for each in others)
             measured = f"a turn takes {number(_slowdown(line))} x the time"
