@@ -87,8 +87,9 @@ async def test_what_a_tool_does_to_the_session_is_done_in_another_life_without_i
         return "remembered"
 
     @tool
-    def recall(**kwargs: Any) -> str:
-        return str(sorted(kwargs["session"].state["numbers"]))
+    def recall(ctx: FunctionInvocationContext, **kwargs: Any) -> str:
+        assert not kwargs, "the session is in the context alone"
+        return str(sorted(ctx.session.state["numbers"]))
 
     both = [ToolCall("remember", number=1), ToolCall("remember", number=2)]
     first = Life(tmp_path, both, OSError("down"), tools=[remember, recall])

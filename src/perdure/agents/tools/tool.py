@@ -169,7 +169,7 @@ class FunctionTool:
     @property
     def sees_context(self) -> bool:
         """Return True if the function gets more than the model's arguments."""
-        return self._signature.context is not None or self._signature.takes_kwargs
+        return self._signature.context is not None
 
     @property
     def invocation_count(self) -> int:

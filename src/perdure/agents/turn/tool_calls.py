@@ -192,7 +192,7 @@ class ToolCaller:
             arguments,
             session,
             {"call_id": call.call_id},
-            kwargs={**self.kwargs, **({} if session is None else {"session": session})},
+            kwargs=self.kwargs,
             tools=self.tools,
             # Approval of a call is not an answer to a question of the tool.
             answers=decision.answers if decision.is_for_tool else (),
