@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,9 +36,21 @@ def modules() -> Iterator[tuple[str, Path]]:
             yield package, path
 
 
+def parse(path: Path) -> ast.Module:
+    """Parse a module without garbage collection.
+
+    In Python 3.11 `ast.parse` fails if a finalizer runs meanwhile that logs a traceback, which parses too.
+    """
+    gc.disable()
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    finally:
+        gc.enable()
+
+
 def imports_of(path: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the modules that a module imports from, also inside of functions, each with the names."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, ()) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -59,7 +72,7 @@ def private_names(package: str, module: str, names: tuple[str, ...]) -> list[str
 def names_used_in(path: Path) -> set[str]:
     """Return the attributes that a module names, also as text for `getattr`."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.Attribute):
             found.add(node.attr)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
