@@ -101,6 +101,13 @@ async def test_a_stream_tells_who_speaks_and_ends_in_one_answer() -> None:
     assert [message.text for message in (await stream.get_final_response()).messages] == ["a", "b", "c", "d"]
 
 
+async def test_each_update_of_a_stream_has_the_object_that_was_yielded() -> None:
+    message, texts = Message("assistant", ["a message"]), ["a", "list"]
+    values = [17, None, texts, Content.from_text("a content"), message, [message, message]]
+    said = [update.raw_representation async for update in yielding(*values).run("x", stream=True)]
+    assert said == [*values[:-1], message, message]
+
+
 async def test_agents_that_stream_one_after_the_other_stay_two_messages() -> None:
     talker = desk(agent("a"), agent("b"))
     stream = talker.run("hi", stream=True)

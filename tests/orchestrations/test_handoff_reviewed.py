@@ -9,7 +9,7 @@ from tests.orchestrations.handoffs import agents, always, asked, handed, said, s
 
 from perdure import (
     AgentExecutorResponse,
-    AgentResponseUpdate,
+    AgentResponse,
     FileCheckpointStorage,
     InMemoryCheckpointStorage,
     Message,
@@ -214,16 +214,16 @@ async def test_nobody_is_asked_about_a_turn_that_can_not_be_taken() -> None:
     assert shown(client.calls[-1]) == ["user: My bill is wrong.", "triage: I fetch billing."]
 
 
-async def test_a_stream_tells_pieces_of_what_has_passed_and_no_drafts() -> None:
+async def test_a_stream_has_approved_turns_as_responses_and_no_drafts() -> None:
     _, workflow = desk({"triage": ["Hello, fool.", "Hello."]})
     told = [event async for event in workflow.run("Hi.", stream=True)]
     assert [event for event in told if event.type in ("output", "intermediate")] == []
     [request] = [event for event in told if event.type == "request_info"]
     second = await workflow.run(responses={request.request_id: more("Be kind.")})
     told = [event async for event in workflow.run(responses=to_one(second, APPROVED), stream=True)]
-    outputs = [event.data for event in told if event.type == "output"]
-    assert all(isinstance(piece, AgentResponseUpdate) for piece in outputs)
-    assert "".join(piece.text for piece in outputs) == "Hello."
+    [output] = [event.data for event in told if event.type == "output"]
+    assert isinstance(output, AgentResponse)
+    assert output.text == "Hello."
 
 
 async def test_drafts_of_those_whose_outputs_are_intermediate_are_told() -> None:

@@ -10,7 +10,6 @@ from tests.orchestrations.chain_team import Shouter, team, told
 from perdure import (
     AgentExecutorResponse,
     AgentResponse,
-    AgentResponseUpdate,
     AnswerTypeError,
     Content,
     FunctionInvocationContext,
@@ -220,7 +219,7 @@ def reviewed(pattern: str, cast: list[Agent[Any]]) -> Any:
         ("handoff", ["critic"]),
     ],
 )
-async def test_a_stream_is_told_updates_of_a_turn_that_has_passed_and_the_run_keeps_the_response(
+async def test_an_approved_turn_is_one_response_in_a_stream_and_in_the_event_log(
     pattern: str, speakers: list[str]
 ) -> None:
     cast, storage = press(writer=["A line."], critic=["Good."]), InMemoryCheckpointStorage()
@@ -233,7 +232,7 @@ async def test_a_stream_is_told_updates_of_a_turn_that_has_passed_and_the_run_ke
         waiting = {event.request_id: APPROVED for event in events if event.type == "request_info"}
         given = {"responses": waiting} if waiting else {}
     assert sorted(event.executor_id or "" for event in said) == speakers
-    assert {type(event.data) for event in said} == {AgentResponseUpdate}
+    assert {type(event.data) for event in said} == {AgentResponse}
     kept = [event async for event in storage.events("r") if event.type == "output" and event.executor_id in speakers]
     assert {event.executor_id: type(event.data) for event in kept} == dict.fromkeys(speakers, AgentResponse)
     assert {event.data.text for event in kept} == {event.data.text for event in said}

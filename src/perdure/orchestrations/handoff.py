@@ -302,7 +302,7 @@ class ReviewedHandoffAgentExecutor(HandoffAgentExecutor):
                 ctx.scope().set(_EARLIER_KEY, Log(original_request.full_conversation))
             await self._run_agent(response.messages, ctx, should_respond=speaks)
             return
-        await ctx.yield_output(original_request.agent_response, in_pieces=True)
+        await ctx.yield_output(original_request.agent_response)
         more = await self._end_turn(original_request.agent_response, target, ctx)
         if more:
             await self._run_agent(more, ctx)

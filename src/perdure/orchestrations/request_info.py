@@ -110,9 +110,9 @@ class AgentApprovalExecutor(WorkflowExecutor):
     """An agent with its reviewer, as one participant under the agent's name.
 
     It behaves like an `AgentExecutor`: it takes the same messages, sends an approved turn as an
-    `AgentExecutorResponse`, and yields it as an `AgentResponse`, in a stream as updates. A turn under review is a
-    draft. The request shows it; with `shows_drafts`, drafts are also streamed intermediate outputs. `kind` is the
-    executor class that runs the agent, and `options` are its options.
+    `AgentExecutorResponse`, and yields it as an `AgentResponse`, also in a stream. A turn under review is a draft. The
+    request shows it; with `shows_drafts`, drafts are also streamed intermediate outputs. `kind` is the executor class
+    that runs the agent, and `options` are its options.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class AgentApprovalExecutor(WorkflowExecutor):
         await super().process_propagated(request, response, ctx)
         for sent in ctx.get_sent_messages():
             if isinstance(sent, AgentExecutorResponse) and not isinstance(response, TooLateResponse):
-                await ctx.yield_output(sent.agent_response, in_pieces=True)
+                await ctx.yield_output(sent.agent_response)
 
 
 def make_nodes(

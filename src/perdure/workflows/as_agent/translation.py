@@ -310,7 +310,11 @@ class ResponseBuilder:
             case AgentResponse():
                 return self._split(cast("AgentResponse[Any]", data), event.executor_id)
             case _:
-                return [self._update(message, event.executor_id) for message in self._messages(event)]
+                holds_messages = isinstance(data, Message) or is_conversation(data)
+                return [
+                    self._update(message, event.executor_id, message if holds_messages else data)
+                    for message in self._messages(event)
+                ]
 
     def _copy_update(self, update: AgentResponseUpdate, executor_id: str | None) -> AgentResponseUpdate:
         """Copy an update and name its author. The executor may still hold the original."""
@@ -339,7 +343,7 @@ class ResponseBuilder:
             update.raw_representation = message
         return found
 
-    def _update(self, message: Message, author_name: str | None, raw: object = None) -> AgentResponseUpdate:
+    def _update(self, message: Message, author_name: str | None, raw: object) -> AgentResponseUpdate:
         return AgentResponseUpdate(
             contents=list(message.contents),
             role=message.role,
@@ -347,7 +351,7 @@ class ResponseBuilder:
             response_id=self.response_id,
             message_id=message.message_id or self.clock.new_id(),
             created_at=self._now(),
-            raw_representation=message if raw is None else raw,
+            raw_representation=raw,
         )
 
     def _now(self) -> str:
