@@ -331,6 +331,32 @@ async def test_after_aclose_the_source_is_closed_hooks_ran_and_iteration_has_end
         await stream.get_final_response()
 
 
+async def test_leaving_the_block_of_a_stream_closes_it_whatever_the_reason() -> None:
+    left, failed = Source(), Source()
+    async with summed(left) as stream:
+        await anext(stream)
+    assert left.closed.is_set()
+    with pytest.raises(ZeroDivisionError):
+        async with summed(failed) as stream:
+            assert 1 / (await anext(stream) - 1)
+    assert failed.closed.is_set()
+
+
+async def test_the_block_of_a_stream_that_was_consumed_keeps_its_final_response() -> None:
+    async with summed(Source()) as stream:
+        assert await collected(stream) == [1, 2, 3]
+    await stream.close()
+    assert await stream.get_final_response() == 6
+
+
+async def test_transforms_are_another_name_for_hooks() -> None:
+    stream = (
+        summed(Source()).with_update_transform(lambda number: number * 2).with_result_transform(lambda total: -total)
+    )
+    assert await stream.get_final_response() == -12
+    assert stream.updates == [2, 4, 6]
+
+
 async def test_aclose_before_the_first_pull_leaves_no_coroutine_behind() -> None:
     async def make() -> AsyncIterator[int]:
         return Source().numbers()

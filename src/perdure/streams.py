@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, Generic, Protocol, Self, TypeAlias, cast, runtime_checkable
 
 from typing_extensions import TypeVar
 
@@ -89,8 +89,9 @@ class ResponseStream(Generic[UpdateT, FinalT]):
     hook that returns None keeps the value. Without a finalizer the final response is that of the source, if it is a
     ResponseStream, else the list of updates.
 
-    A dropped stream releases its source, and the event loop closes the source if it is an async generator. Hooks don't
-    run then; `aclose` runs them.
+    `async with` closes the stream at the end of the block; closing the stream of a run cancels the run. A dropped
+    stream releases its source, and the event loop closes the source if it is an async generator. Hooks don't run then;
+    `aclose` runs them.
     """
 
     def __init__(
@@ -193,6 +194,14 @@ class ResponseStream(Generic[UpdateT, FinalT]):
             self._outcome = _Closed()
             await self._clean_up()
 
+    close = aclose
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
     def map(
         self,
         transform: Callable[[UpdateT], MaybeAwaitable[OtherUpdateT]],
@@ -228,6 +237,9 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         self._require_unfinished()
         self._result_hooks.append(hook)
         return self
+
+    with_update_transform = with_transform_hook
+    with_result_transform = with_result_hook
 
     def with_cleanup_hook(self, hook: CleanupHook) -> ResponseStream[UpdateT, FinalT]:
         """Add a hook that runs once, when the stream ends, fails or is closed."""

@@ -98,6 +98,36 @@ async def test_calls_of_one_answer_are_made_side_by_side_and_told_in_their_order
 
 
 @both_modes
+async def test_calls_are_made_one_after_another_where_that_is_demanded(stream: bool) -> None:  # noqa: FBT001
+    seen: list[str] = []
+
+    @tool
+    async def work(name: str) -> str:
+        seen.append(f"{name} starts")
+        await asyncio.sleep(0)
+        seen.append(f"{name} ends")
+        return name
+
+    client = ScriptedChatClient(
+        [[ToolCall("work", name="first"), ToolCall("work", name="second")], "done"],
+        function_invocation_configuration={"allow_concurrent_invocation": False},
+    )
+    response = await answer(client, stream=stream, options={"tools": [work]})
+    assert seen == ["first starts", "first ends", "second starts", "second ends"]
+    assert [result.result for result in results(response)] == ["first", "second"]
+
+
+async def test_a_turn_within_its_time_may_go_on_calling() -> None:
+    client = ScriptedChatClient(
+        [ToolCall("weather", city="Oslo"), ToolCall("weather", city="Bergen"), "Snow."],
+        function_invocation_configuration={"max_duration_seconds": 3600},
+    )
+    response = await answer(client, stream=False, options={"tools": [weather]})
+    assert response.messages[-1].text == "Snow."
+    assert [call.options.get("tool_choice") for call in client.calls] == [None] * 3
+
+
+@both_modes
 async def test_failures_unknown_tools_and_bad_arguments_are_told_to_the_model(stream: bool) -> None:  # noqa: FBT001
     malformed = Content.from_function_call("bad", "weather", arguments='{"city": ')
     calls = [ToolCall("broken", city="Oslo"), ToolCall("missing"), ToolCall("weather", town="Oslo"), malformed]
@@ -137,9 +167,10 @@ async def test_a_model_that_calls_an_unknown_tool_can_be_an_error() -> None:
     [
         ({"max_iterations": 2}, "weather", 3),
         ({"max_function_calls": 2}, "weather", 3),
+        ({"max_duration_seconds": 1e-9}, "weather", 2),
         ({"max_consecutive_errors_per_request": 3}, "broken", 4),
     ],
-    ids=["rounds", "calls", "failures"],
+    ids=["rounds", "calls", "time", "failures"],
 )
 async def test_a_model_that_never_stops_calling_is_asked_once_more_without_tools(
     settings: Any,
@@ -164,7 +195,9 @@ async def test_what_a_model_says_when_it_may_call_no_more_is_its_answer() -> Non
     assert response.messages[-1].text == "at last"
 
 
-@pytest.mark.parametrize("settings", [{"max_iterations": 0}, {"max_function_calls": 0}, {"max_iteration": 3}])
+@pytest.mark.parametrize(
+    "settings", [{"max_iterations": 0}, {"max_function_calls": 0}, {"max_duration_seconds": 0}, {"max_iteration": 3}]
+)
 def test_settings_that_make_no_sense_are_refused(settings: Any) -> None:
     with pytest.raises(ValueError, match="max_"):
         ScriptedChatClient([], function_invocation_configuration=settings)

@@ -77,6 +77,22 @@ async def test_a_tool_that_came_back_is_not_called_by_another_life(stream: bool,
     assert work.invocation_exception_count == 2
 
 
+async def test_a_turn_that_is_out_of_time_stays_so_in_another_life(tmp_path: Path) -> None:
+    @tool
+    async def work() -> str:
+        await asyncio.sleep(0.02)
+        return "worked"
+
+    first = Life(tmp_path, ToolCall("work"), OSError("the network is down"), tools=[work])
+    first.client.function_invocation_configuration["max_duration_seconds"] = 0.01
+    with pytest.raises(OSError, match="the network is down"):
+        await first.run()
+    second = Life(tmp_path, ToolCall("work"), "done", tools=[work])
+    second.client.function_invocation_configuration["max_duration_seconds"] = 0.01
+    assert await second.run() == [["worked", "done"]]
+    assert [call.options["tool_choice"] for call in second.client.calls] == ["none"]
+
+
 async def test_what_a_tool_does_to_the_session_is_done_in_another_life_without_it(tmp_path: Path) -> None:
     calls: list[int] = []
 

@@ -113,6 +113,16 @@ async def test_closing_a_stream_stops_its_superstep(storage: MaybeStorage) -> No
     assert workflow.status is WorkflowRunState.CANCELLED
 
 
+async def test_leaving_the_block_of_a_stream_cancels_the_run() -> None:
+    gate = Gate("gate")
+    workflow = gated(gate)
+    async with workflow.run(1, stream=True) as stream:
+        while (await anext(stream)).executor_id != "gate":
+            pass
+    assert other_tasks() == set()
+    assert workflow.status is WorkflowRunState.CANCELLED
+
+
 @live_and_checkpointed
 async def test_dropping_a_stream_stops_its_superstep(storage: MaybeStorage) -> None:
     gate = Gate("gate")

@@ -43,6 +43,7 @@ from perdure.agents.turn.approvals import (
 from perdure.agents.turn.call_ids import CallIds
 from perdure.agents.turn.recording import current_turn, use_turn
 from perdure.agents.turn.tool_calls import CallOutcome, ToolCaller
+from perdure.clock import SystemClock
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:
@@ -59,9 +60,11 @@ _VISIBLE: Final = frozenset({"data", "uri", "error", "hosted_file", "hosted_vect
 class FunctionInvocationConfiguration(TypedDict, total=False):
     """Settings of the tool loop.
 
-    `max_iterations` limits the model calls of a turn and `max_function_calls` its tool calls. At a limit, and after
+    `max_iterations` limits the model calls of a turn, `max_function_calls` its tool calls, and `max_duration_seconds`
+    its time, which is checked after each round of tool calls. At a limit, and after
     `max_consecutive_errors_per_request` rounds with a failed call, the model is called once more and may call no tools.
-    `additional_tools` can be called, although the model is not told of them.
+    Without `allow_concurrent_invocation` the tool calls of a round run one after another. `additional_tools` can be
+    called, although the model is not told of them.
 
     An approval counts only if the session asked for it. With `disable_approval_response_binding` a question in the
     messages is enough. Use it only if nobody but your own program can write the messages.
@@ -70,10 +73,12 @@ class FunctionInvocationConfiguration(TypedDict, total=False):
     enabled: bool
     max_iterations: int
     max_function_calls: int | None
+    max_duration_seconds: float | None
     max_consecutive_errors_per_request: int
     terminate_on_unknown_calls: bool
     additional_tools: Sequence[FunctionTool]
     include_detailed_errors: bool
+    allow_concurrent_invocation: bool
     disable_approval_response_binding: bool
 
 
@@ -81,10 +86,12 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "enabled": True,
     "max_iterations": 40,
     "max_function_calls": None,
+    "max_duration_seconds": None,
     "max_consecutive_errors_per_request": 3,
     "terminate_on_unknown_calls": False,
     "additional_tools": (),
     "include_detailed_errors": False,
+    "allow_concurrent_invocation": True,
     "disable_approval_response_binding": False,
 }
 _MINIMUM: Final = {"max_iterations": 1, "max_function_calls": 1, "max_consecutive_errors_per_request": 0}
@@ -101,6 +108,8 @@ def normalize_function_invocation_configuration(
     for name, least in _MINIMUM.items():
         if found[name] is not None and found[name] < least:
             raise ValueError(f"{name} must be {least} or more, not {found[name]!r}")
+    if found["max_duration_seconds"] is not None and not found["max_duration_seconds"] > 0:
+        raise ValueError(f"max_duration_seconds must be more than 0, not {found['max_duration_seconds']!r}")
     return cast("FunctionInvocationConfiguration", found)
 
 
@@ -158,6 +167,7 @@ class FunctionInvocationLayer(ChatLayer[OptionsT], Generic[OptionsT]):
             kwargs={**(function_invocation_kwargs or {}), **arguments},
             session=own_kwargs.get("session"),
             include_detailed_errors=limits.get("include_detailed_errors", False),
+            is_concurrent=limits.get("allow_concurrent_invocation", True),
         )
         loop = TurnLoop(partial(super().get_response, **more), caller, conversation, given, limits, stream)
         # Next to the model, so that all other middleware sees the final call ids.
@@ -188,6 +198,8 @@ class TurnLoop:
     is_over: bool = field(default=False, init=False)
     asked: list[Content] = field(default_factory=list[Content], init=False)
     """Questions that the activation has to ask."""
+    times: list[float] = field(default_factory=list[float], init=False)
+    """When the turn started, and when each round of tool calls ended; only with a limit."""
     _own_session: SimpleNamespace | None = field(default=None, init=False)
 
     async def respond(self) -> ChatResponse[Any]:
@@ -208,6 +220,7 @@ class TurnLoop:
 
     async def _run(self) -> AsyncGenerator[ChatResponseUpdate]:
         """Repeat until there is an answer, or the user has to answer. Yields updates if it streams."""
+        await self._check_time()
         for update in await self._make_approved_calls():
             yield update
         rounds = self.limits.get("max_iterations", 0)
@@ -379,11 +392,24 @@ class TurnLoop:
         failures_max = self.limits.get("max_consecutive_errors_per_request", 0)
         self.is_closed |= calls_max is not None and self.calls_made >= calls_max
         self.is_closed |= outcome.has_failed and self.failures_in_a_row >= failures_max
+        await self._check_time()
         choice = self.options.get("tool_choice")
         if (cast("dict[str, Any]", choice).get("mode") if isinstance(choice, dict) else choice) == "required":
             # The model has called a tool. If calls stayed required, it could never answer.
             self.options["tool_choice"] = None
         return outcome
+
+    async def _check_time(self) -> None:
+        """Compare the time with the limit. Times are recorded, so that a resumed turn decides as before."""
+        seconds_max, turn = self.limits.get("max_duration_seconds"), self.caller.turn
+        if seconds_max is None:
+            return
+
+        async def read_clock() -> float:
+            return SystemClock().now().timestamp()
+
+        self.times.append(await turn.call("time", turn.tool_key("time", len(self.times)), read_clock, "rerun"))
+        self.is_closed |= self.times[-1] - self.times[0] >= seconds_max
 
     def _add_outcome(self, outcome: CallOutcome, asked: Sequence[Content]) -> list[ChatResponseUpdate]:
         """Add results and questions to the conversation. Questions end the turn."""

@@ -88,6 +88,7 @@ class ToolCaller:
     kwargs: Mapping[str, Any]
     session: Any
     include_detailed_errors: bool
+    is_concurrent: bool
 
     def by_name(self) -> dict[str, FunctionTool]:
         """Return the tools that can be called. Raises ValueError for two tools of one name."""
@@ -101,7 +102,7 @@ class ToolCaller:
         return self.turn.name if activation is None else f"{activation.private_scope()}/{self.turn.name}"
 
     async def call_all(self, decisions: Sequence[Decision], approved: ApprovedCalls | None = None) -> CallOutcome:
-        """Make calls in parallel. An error of the run itself is raised after all calls have ended."""
+        """Make calls, in parallel if allowed. An error of the run itself is raised after all calls have ended."""
         whole, tools = CallOutcome(), self.by_name() if decisions else {}
         lock = asyncio.Lock()
 
@@ -124,11 +125,13 @@ class ToolCaller:
         return whole
 
     def _is_serial(self, tool: FunctionTool | None) -> bool:
-        """Return True for a tool that changes the session.
+        """Return True for a tool that changes the session, and for all if nothing may run in parallel.
 
         In a workflow each call sees a copy of the session, so parallel calls would undo each other's changes. Agents as
         tools keep to their own part of it.
         """
+        if not self.is_concurrent:
+            return True
         is_copied = self.session is not None and self.turn.activation is not None
         return is_copied and tool is not None and tool.sees_context and not getattr(tool, "keeps_to_itself", False)
 
