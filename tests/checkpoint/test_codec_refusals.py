@@ -21,7 +21,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from pydantic import BaseModel
 
-from perdure.codec import Codec, Trust, register_type
+from perdure.codec import Codec, DamagedPartError, Trust, register_type
 from perdure.errors import EncodeError
 
 T = TypeVar("T")
@@ -332,3 +332,34 @@ def test_what_an_encode_function_returns_is_encoded_in_its_turn() -> None:
 
 def test_a_flag_of_an_enum_that_is_trusted_is_stored() -> None:
     assert codec.encode(Nowhere(0), path="x").immutable
+
+
+COLLIDING = [number * sys.hash_info.modulus for number in range(1001)]
+"""All have the hash 0."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(set(COLLIDING), frozenset(COLLIDING), dict.fromkeys(COLLIDING), collections.Counter(COLLIDING)),
+        *(collections.OrderedDict.fromkeys(COLLIDING), defaultdict(int, dict.fromkeys(COLLIDING, 0))),
+        {(number,) for number in COLLIDING},
+    ],
+)
+def test_a_collection_of_many_equal_hashes_is_neither_stored_nor_read(
+    value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec = Codec(Trust.of())
+    with pytest.raises(EncodeError, match="have the same hash"):
+        codec.encode({"a": value}, path="state['x']")
+    with monkeypatch.context() as patch:
+        patch.setattr("perdure.codec.builtin_types._EQUAL_HASHES_MAX", 10_000)
+        encoded = codec.encode(value, path="state['x']")
+    with pytest.raises(DamagedPartError, match="have the same hash"):
+        codec.decode(encoded.text, {blob.hash: blob.data for blob in encoded.blobs}, path="state['x']")
+
+
+def test_a_collection_with_a_thousand_equal_hashes_is_stored() -> None:
+    codec, value = Codec(Trust.of()), {*COLLIDING[1:], *range(1, 5000), "text"}
+    encoded = codec.encode(value, path="state['x']")
+    assert codec.decode(encoded.text, {blob.hash: blob.data for blob in encoded.blobs}, path="state['x']") == value

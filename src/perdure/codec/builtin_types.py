@@ -227,10 +227,27 @@ def _read_text(make: Callable[[str], Any]) -> Read:
 
 _SETS = frozenset({set, frozenset})
 
+_EQUAL_HASHES_MAX = 1000
+"""Python compares all elements of one hash with each other: a set of 30,000 takes seconds."""
+
+
+def _has_many_equal_hashes(keys: Collection[Any]) -> bool:
+    return len(keys) > _EQUAL_HASHES_MAX and max(Counter(map(hash, keys)).values()) > _EQUAL_HASHES_MAX
+
+
+def _require_hashes(keys: Collection[Any]) -> None:
+    if _has_many_equal_hashes(keys):
+        raise Refusal(
+            f"more than {_EQUAL_HASHES_MAX} of its elements or keys have the same hash, so reading it would take long",
+            "keep them in a list, or give their class a better __hash__",
+        )
+
 
 def _write_sequence(writer: Writer, value: Any) -> str:
     cls, refs, child = type_of(value), writer.refs, writer.child
     step = element_step if cls in _SETS else index_step
+    if cls in _SETS:
+        _require_hashes(value)
     was_immutable, writer.immutable = writer.immutable, True
     writer.enter(value)
     can_remember = writer.can_remember(value)
@@ -316,6 +333,8 @@ def _write_mapping(writer: Writer, value: Any) -> str:
             return text
     # A dict becomes a JSON object if all its keys are strings and it does not look tagged.
     is_object = cls is dict and "~" not in value and _STRINGS.issuperset(map(type, value))
+    if not is_object:
+        _require_hashes(value)
     head = _defaultdict_head(writer, value) if cls is defaultdict else f'{{"~":"{cls.__name__}"'
     run = Run(len(refs))
     writer.enter(value)
@@ -374,8 +393,21 @@ def _read_defaultdict(_: Reader, node: Node) -> defaultdict[Any, Any]:
     return _all_kept(defaultdict(factory, _pairs(node)), _items(node))
 
 
+def _read_set(make: Callable[[list[Any]], Any]) -> Read:
+    """Return the reader of a set."""
+    return lambda _, node: _all_kept(make(_spread(_items(node))), _items(node))
+
+
 def _pairs(node: Node) -> dict[Any, Any]:
-    return dict([require(pair, list, "items") for pair in _items(node)])
+    pairs = [require(pair, list, "items") for pair in _items(node)]
+    _spread([key for key, _ in pairs])
+    return dict(pairs)
+
+
+def _spread(keys: list[Any]) -> list[Any]:
+    if _has_many_equal_hashes(keys):
+        raise DamagedPartError(f"more than {_EQUAL_HASHES_MAX} elements or keys have the same hash")
+    return keys
 
 
 def _all_kept(collection: Any, elements: Collection[Any]) -> Any:
@@ -432,8 +464,8 @@ BUILTIN_TAGS: Mapping[str, Tag] = {
     "list": Tag.of(_read_items(list), "items"),
     "tuple": Tag.of(_read_items(tuple), "items"),
     "deque": Tag.of(_read_deque, "items", "maxlen"),
-    "set": Tag.of(_read_items(set), "items"),
-    "frozenset": Tag.of(_read_items(frozenset), "items"),
+    "set": Tag.of(_read_set(set), "items"),
+    "frozenset": Tag.of(_read_set(frozenset), "items"),
     "dict": Tag.of(_read_pairs(dict), "items"),
     "OrderedDict": Tag.of(_read_pairs(OrderedDict), "items"),
     "Counter": Tag.of(_read_pairs(Counter), "items"),
