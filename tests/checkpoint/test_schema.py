@@ -242,8 +242,70 @@ def test_a_schema_never_makes_the_check_fetch_what_it_refers_to() -> None:
     assert reason == "the schema refers to 'https://example.org/schema', which it does not contain"
 
 
-def test_a_pattern_that_python_can_not_read_refuses_nothing() -> None:
-    assert check_against({"type": "string", "pattern": r"\p{Lu}"}, "a") is None
+def test_a_pattern_is_checked() -> None:
+    schema = {"type": "string", "pattern": r"^[A-Z]{3}-\d{4}$"}
+    assert check_against(schema, "ABC-1234") is None
+    assert check_against(schema, "xABC-1234") == r"'xABC-1234' does not match '^[A-Z]{3}-\\d{4}$'"
+
+
+@pytest.mark.parametrize("pattern", [r"(?=a)a", r"^(?x) a { 3 0 }", r"([ab]?){30000}[cd]", r"\w{1000}", 17, "("])
+def test_a_pattern_of_another_dialect_or_of_great_cost_refuses_nothing(pattern: object) -> None:
+    assert check_against({"type": "string", "pattern": pattern}, "b" * 1000) is None
+
+
+def test_a_pattern_with_nested_quantifiers_takes_linear_time() -> None:
+    # Python's own engine would take longer than the universe lasts.
+    text = "a" * 10_000 + "b"
+    assert check_against({"pattern": "^(a+)+$"}, text) == f"{text!r} does not match '^(a+)+$'"
+
+
+def doubling(levels: int) -> dict[str, Any]:
+    """Return a small schema whose check takes 2**levels steps."""
+    defs = {str(level): {"allOf": [{"$ref": f"#/$defs/{level + 1}"}] * 2} for level in range(levels)}
+    return {"$ref": "#/$defs/0", "$defs": {**defs, str(levels): {"type": "integer"}}}
+
+
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(levels):
+        schema = {"allOf": [schema]}
+    return schema
+
+
+DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]},
+        {"properties": {"a": {"$ref": "#"}}, "unevaluatedProperties": False, "$ref": "#"},
+        {"$dynamicRef": "#a", "$dynamicAnchor": "a"},
+        doubling(100),
+        deep(20_000),
+        {"enum": list(range(30_000))},
+        {"items": {"anyOf": [{"const": number} for number in range(1000)]}},
+        {"patternProperties": {"^(a+)+$": {}}, "additionalProperties": False},
+        {"allOf": [{**DRAFT_7, "items": {"pattern": "^(a+)+$"}}]},
+        {"properties": {"a": {**DRAFT_7, "patternProperties": {"^(a+)+$": {}}}}},
+        {"type": "unheard of"},
+        {"type": {"a": 1}, "items": 3, "properties": [], "required": 7, "minimum": "a"},
+        {"allOf": 3},
+        {"minLength": "a", "multipleOf": 0, "maxItems": None},
+    ],
+    ids=range(15),
+)
+def test_a_hostile_schema_does_no_harm(schema: dict[str, Any]) -> None:
+    text = "a" * 50 + "b"
+    values: list[Any] = [[text] * 2000, {"a": {"a": {}}, text: 1}, text]
+    for value in values:
+        reason = check_against(schema, value)
+        assert reason is None or "is not" in reason
+
+
+def test_a_schema_that_only_refers_to_itself_refuses_nothing() -> None:
+    assert check_against({"$ref": "#"}, 1) is None
 
 
 SIMPLE: st.SearchStrategy[Any] = st.sampled_from(

@@ -1,6 +1,7 @@
 """A run as a manifest of blobs: checkpoints, journal records, commands and events as bytes."""
 # pyright: reportUnusedImport=false
 
+from perdure.checkpoint.answer_check import check_against
 from perdure.checkpoint.archive import (
     PRODUCT,
     NewerExportError,
@@ -18,7 +19,6 @@ from perdure.checkpoint.commands import (
     answer_command,
     answer_id,
     cancel_command,
-    check_against,
     coerce,
     is_same_answer,
     message_command,

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import sys
 import types
 import typing
 from enum import Flag
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import typing_extensions
 
+from perdure.checkpoint.answer_check import Schema, check_against
 from perdure.codec import DamagedPartError, Kept, document, loads, read_document
 from perdure.data_classes import value_class
 from perdure.errors import CheckpointDamagedError
@@ -25,9 +25,8 @@ from perdure.typenames import describe
 from perdure.types import is_instance_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
-    from jsonschema.exceptions import ValidationError
     from pydantic import TypeAdapter
     from pydantic.json_schema import GenerateJsonSchema
     from pydantic_core import core_schema
@@ -154,35 +153,10 @@ def _value(tree: object, blobs: Mapping[str, bytes], path: str, checkpoint_id: s
     return Kept(path=path, encoded=encoded, stored=blobs, checkpoint_id=checkpoint_id)
 
 
-Schema: TypeAlias = dict[str, Any]
-
-
 def schema_of(type_expression: object) -> Schema | None:
     """Return the JSON Schema (2020-12) of the data that can answer with this type; None if it can't be described."""
     adapter = _adapter(type_expression)
     return None if isinstance(adapter, str) else adapter.schema
-
-
-def check_against(schema: Schema, value: object) -> str | None:
-    """Return the first reason why JSON data does not fit a schema; None if it fits.
-
-    Where Python is more lenient than JSON Schema, so is this check: `True` is an integer, and equals 1 in an enum.
-    """
-    from jsonschema import exceptions  # noqa: PLC0415 - imported on first use
-    from referencing import Registry  # noqa: PLC0415
-    from referencing.exceptions import Unresolvable  # noqa: PLC0415
-
-    # An empty registry fetches nothing: a stored schema can't make this process open a URL.
-    validator = _lenient_validator()(schema, registry=Registry[Any]())
-    try:
-        error: Any = cast("Any", exceptions).best_match(validator.iter_errors(value))
-    except Unresolvable as missing:
-        return f"the schema refers to {missing.ref!r}, which it does not contain"
-    except re.error:  # A pattern in another dialect than Python's: the run checks the answer again.
-        return None
-    if error is None:
-        return None
-    return error.message if error.json_path == "$" else f"at {error.json_path}: {error.message}"
 
 
 def coerce(value: Any, expected: Any) -> Any:
@@ -219,7 +193,7 @@ class _Adapter:
             # Lenient conversion makes 3 of 3.0, and of "3" as well: only what fits the schema may take that way.
             if self.schema is None:
                 raise
-            reason = check_against(self.schema, json.loads(text)[0])
+            reason = check_against(self.schema, json.loads(text)[0], steps_max=sys.maxsize)
             if reason is not None:
                 raise ValueError(reason) from None
             return _validated(lambda: self._adapter.validate_json(text))
@@ -355,24 +329,3 @@ def _schema_generator() -> type[GenerateJsonSchema]:
             """Ignore defaults that JSON can't show."""
 
     return Generator
-
-
-@functools.cache
-def _lenient_validator() -> Any:
-    from jsonschema import validators  # noqa: PLC0415 - imported on first use
-    from jsonschema.exceptions import ValidationError  # noqa: PLC0415
-    from jsonschema.validators import Draft202012Validator  # noqa: PLC0415
-
-    def is_integer(_: object, value: object) -> bool:
-        return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-
-    def check_enum(_: object, values: list[Any], value: object, __: object) -> Iterator[ValidationError]:
-        if value not in values:
-            yield ValidationError(f"{value!r} is not one of {values!r}")
-
-    extend: Any = cast("Any", validators).extend
-    return extend(
-        Draft202012Validator,
-        validators={"enum": check_enum},
-        type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", is_integer),
-    )

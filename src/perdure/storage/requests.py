@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -256,7 +257,8 @@ class RequestQueue:
     async def _answer(self, run_id: str, request_id: str, answer: object, *, by: str, seen: str | None) -> Command:
         """Make a command of an answer, if the request is open and the answer fits."""
         request = await self._require_open(run_id, request_id)
-        _require_fitting(request_id, request, answer, seen)
+        # The schema may come from anywhere: a costly check must not block the event loop.
+        await asyncio.to_thread(_require_fitting, request_id, request, answer, seen)
         expects = (f"{_REQUEST}{request_id}", request.address)
         return answer_command(self._request_codec(), request_id, answer, at=self._now(), by=by, expects=expects)
 
