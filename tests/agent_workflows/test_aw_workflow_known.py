@@ -189,6 +189,7 @@ async def test_an_execution_that_was_begun_as_an_agent_has_a_result(
     assert str(result) == answer.text
     streamed = await workflow.resume(info.run_id, stream=True).get_final_response()
     assert (streamed.success, streamed.outputs, str(streamed)) == (result.success, result.outputs, answer.text)
+    assert streamed.duration == result.duration
 
 
 async def test_an_execution_that_a_host_began_is_gone_on_with_and_known() -> None:

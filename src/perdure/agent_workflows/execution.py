@@ -19,28 +19,25 @@ from perdure import (
     UnknownRequestError,
     WorkflowEvent,
 )
-from perdure.agent_workflows.conductor.state import seconds_since
+from perdure.agent_workflows.conductor.state import ExecutionState, completion_event, make_result
 from perdure.agent_workflows.errors import AgentWorkflowError, ExecutionNotFoundError, describe, quoted
 from perdure.agent_workflows.graph import keep_waiting
 from perdure.agent_workflows.history import (
-    EventSummary,
+    answered_requests,
     has_execution,
     latest_execution,
-    open_requests,
     partial_result,
-    requests_of,
     require_execution,
     result_in,
-    start_time,
-    stored_events,
 )
+from perdure.agent_workflows.messages import AgentWorkflowResult
+from perdure.agent_workflows.validation import CONDUCTOR
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine, Sequence
+    from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 
-    from perdure import Workflow, WorkflowRunResult
+    from perdure import State, Workflow, WorkflowRunResult
     from perdure.agent_workflows.graph import Parts
-    from perdure.agent_workflows.messages import AgentWorkflowResult
 
 logger = logging.getLogger(__name__)
 
@@ -92,22 +89,13 @@ class Subscribers:
                 logger.exception("a subscriber of an agent workflow failed at %s; the execution goes on", event.type)
 
 
-@dataclass(frozen=True, slots=True)
-class LiveExecution:
-    """An execution in this process: its graph, and a summary of its events."""
-
-    graph: Workflow
-    summary: EventSummary
-    since: str
-
-
 class Runner:
     """Runs executions of one workflow, any number in parallel: each has its own executors."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self.subscribers = Subscribers()
-        self._waiting: dict[str, LiveExecution] = {}
+        self._waiting: dict[str, Workflow] = {}
 
     def call(
         self, execution_id: str | None, *, stream: bool, options: RunOptions, is_new: bool, **given: Any
@@ -135,13 +123,9 @@ class Runner:
         storage = self.parts.execution_storage
         return storage is not None and await has_execution(storage, self.parts.name, execution_id)
 
-    def live(self, execution_id: str) -> LiveExecution:
-        """Return the execution that waits in this process, or a new object for it."""
-        found = self._waiting.get(execution_id)
-        if found is not None:
-            return found
-        graph = self.parts.graph("result", storage=self.parts.execution_storage)
-        return LiveExecution(graph, EventSummary(self.parts.plan), self.parts.active_clock.now().isoformat())
+    def graph(self, execution_id: str) -> Workflow:
+        """Return the graph of the execution that waits in this process, or a new one."""
+        return self._waiting.get(execution_id) or self.parts.graph("result", storage=self.parts.execution_storage)
 
     def _find_waiting(self, execution_id: str | None) -> str:
         waiting = list(self._waiting)
@@ -164,10 +148,10 @@ class Runner:
             f"process: {there}; to find it later, build it with with_checkpointing() and a workflow store",
         )
 
-    def release(self, execution_id: str, live: LiveExecution, result: AgentWorkflowResult) -> None:
+    def release(self, execution_id: str, graph: Workflow, result: AgentWorkflowResult) -> None:
         """Keep an execution that has no store and waits for answers; let go of any other."""
         if self.parts.execution_storage is None and result.is_waiting:
-            keep_waiting(self._waiting, execution_id, live, f"the execution of workflow {self.parts.name!r}")
+            keep_waiting(self._waiting, execution_id, graph, f"the execution of workflow {self.parts.name!r}")
         else:
             self._waiting.pop(execution_id, None)
 
@@ -184,7 +168,7 @@ class Call:
     _has_begun: bool = field(default=False, init=False)
     """The execution began before this call."""
     _id: str = field(init=False)
-    _live: LiveExecution = field(init=False, repr=False)
+    _graph: Workflow = field(init=False, repr=False)
 
     def stream(self) -> ResponseStream[WorkflowEvent[Any], AgentWorkflowResult]:
         """Return the events as a stream, whose final response is the result."""
@@ -202,33 +186,37 @@ class Call:
 
     async def _completed_events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Yield the events of the run, without requests that are answered, and with failures that stop it."""
-        stopping, clock = self.runner.parts.stopping, self.runner.parts.active_clock
-        since: dict[str, str] = {}
-        asked = await requests_of(self.runner.parts.execution_storage, self._id) if self._has_begun else ()
+        storage, stopping = self.runner.parts.execution_storage, self.runner.parts.stopping
         # Their answers are stored and not applied yet.
-        answered = {each.request_id for each in asked or () if each.answered_by is not None}
+        answered = await answered_requests(storage, self._id) if self._has_begun else ()
         failures: dict[str, WorkflowEvent[Any]] = {}
-        async with aclosing(self._run_events(self._live.graph)) as events:
+        async with aclosing(self._run_events()) as events:
             async for event in events:
                 if event.type == "request_info" and event.request_id in answered:
                     continue
-                self._live.summary.note(event)
                 if event.executor_id in stopping and not event.path:
                     if event.type == "executor_invoked":
                         failures.pop(event.executor_id, None)  # It is tried again, so it has not failed for good.
-                        since.setdefault(event.executor_id, clock.now().isoformat())
                     elif event.type == "executor_failed":
                         failures[event.executor_id] = event
                 if event.type == "failed":
-                    # The conductor is not called any more, so it cannot emit that these nodes have ended.
-                    summary = await self._summary() if failures else self._live.summary
-                    now = clock.now().isoformat()
-                    for actor, failure in failures.items():
-                        data = summary.failure_event(
-                            actor, failure, duration=seconds_since(clock, since.get(actor, now))
-                        )
-                        yield WorkflowEvent(data.type, data, executor_id=actor)
+                    for failure in self._node_failures(failures):
+                        yield failure
                 yield event
+
+    def _node_failures(self, failures: Mapping[str, WorkflowEvent[Any]]) -> Iterator[WorkflowEvent[Any]]:
+        """Yield the completion events of nodes that stop the run: the conductor is not called any more."""
+        parts, state = self.runner.parts, self._state()
+        for actor, failure in failures.items():
+            task, details = state.active.get(actor), failure.details
+            if task is not None:
+                error = "" if details is None else f"{details.error_type}: {details.message}"
+                data = completion_event(parts.plan, state.progress, task, parts.active_clock, error=error)
+                yield WorkflowEvent(data.type, data, executor_id=actor)
+
+    def _state(self) -> ExecutionState:
+        """Return the state of the execution, to be read only."""
+        return ExecutionState(cast("State", self._graph.executor_scope(CONDUCTOR)))
 
     async def _start(self) -> None:
         """Find the execution and its graph."""
@@ -242,48 +230,36 @@ class Call:
         if not self._has_begun:
             # For an execution that has begun, the timeout counts from its start.
             self.options.setdefault("deadline", runner.parts.definition.timeout)
-        self._live = runner.live(self._id)
+        self._graph = runner.graph(self._id)
 
-    async def _run_events(self, graph: Workflow) -> AsyncGenerator[WorkflowEvent[Any]]:
+    async def _run_events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         if not (self.is_streamed or self.runner.subscribers):
             # Nobody reads events live, so agents need not stream.
-            result: Awaitable[WorkflowRunResult] = graph.run(
+            result: Awaitable[WorkflowRunResult] = self._graph.run(
                 run_id=self._id, stream=False, include_status_events=True, **self.options
             )
             for event in await result:
                 yield event
             return
-        stream = graph.run(run_id=self._id, stream=True, **self.options)
+        stream = self._graph.run(run_id=self._id, stream=True, **self.options)
         try:
             async for event in stream:
                 yield event
         finally:
             await stream.aclose()
 
-    async def _summary(self) -> EventSummary:
-        """Summarize the events of this process, or the stored ones if the execution began elsewhere."""
-        live, storage = self._live.summary, self.runner.parts.execution_storage
-        if live.has_begun or storage is None:
-            return live
-        summary = EventSummary(live.plan)
-        async for event in stored_events(storage, self._id):
-            summary.note(event)
-        return summary if summary.has_begun else live
-
-    async def _result(self, events: Sequence[WorkflowEvent[Any]]) -> AgentWorkflowResult:
-        result = result_in(events, self._id)
-        if result is None:
-            asked = await requests_of(self.runner.parts.execution_storage, self._id)
-            still_open = {each.request_id: each.data for each in asked or () if each.answered_by is None}
-            requests = open_requests(events) if asked is None else still_open
-            result = partial_result(self._id, await self._summary(), events, requests)
-            result = result if result.duration else replace(result, duration=await self._duration())
-        self.runner.release(self._id, self._live, result)
+    def _result(self, events: Sequence[WorkflowEvent[Any]]) -> AgentWorkflowResult:
+        result = result_in(events, self._id) or self._known_result(events)
+        self.runner.release(self._id, self._graph, result)
         return result
 
-    async def _duration(self) -> float:
-        since = await start_time(self.runner.parts.execution_storage, self._id) if self._has_begun else None
-        return seconds_since(self.runner.parts.active_clock, since or self._live.since)
+    def _known_result(self, events: Sequence[WorkflowEvent[Any]]) -> AgentWorkflowResult:
+        """Return the result of an execution that has yielded none to this call, from its state."""
+        parts, state = self.runner.parts, self._state()
+        if not state.has_started:
+            return partial_result(AgentWorkflowResult(self._id, success=False), events)
+        known = replace(make_result(parts.plan, state, parts.active_clock), execution_id=self._id)
+        return known if state.record.is_finished else partial_result(known, events)
 
 
 def require_request(request: Any) -> None:

@@ -27,7 +27,7 @@ from perdure.engine import (
 )
 from perdure.errors import RunError, RunUnfinishedError, WorkflowException
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
-from perdure.graph import WorkflowMessage
+from perdure.graph import WorkflowMessage, private_scope
 from perdure.storage import given_storage
 from perdure.streams import ResponseStream, without_discarded
 
@@ -153,6 +153,13 @@ class Workflow:
     def run_id(self) -> str | None:
         """Return the id of this instance's run; None before it has one."""
         return None if self.loaded_run is None else self.loaded_run.run_id
+
+    def executor_scope(self, executor_id: str) -> dict[str, Any]:
+        """Return a copy of an executor's private scope in this instance's run; empty before it has one."""
+        run, scope = self.loaded_run, private_scope(executor_id)
+        if run is None:
+            return {}
+        return {key: run.values.give_state(value) for (name, key), value in run.snapshot.state.items() if name == scope}
 
     @property
     def graph_signature(self) -> dict[str, Any]:

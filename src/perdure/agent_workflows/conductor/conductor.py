@@ -33,6 +33,7 @@ from perdure.agent_workflows.conductor.state import (
     ExecutionRecord,
     ExecutionState,
     TaskRecord,
+    completion_event,
     make_result,
     seconds_since,
 )
@@ -512,6 +513,7 @@ class _Execution:
         return {**result.outputs, **more}
 
     async def _finish(self) -> None:
+        self._state.update(is_finished=True, ended_at=self._now())
         result = make_result(self._plan, self._state, self._clock)
         if result.error is not None and self._state.progress.halted is None:
             await self._diagnose(result.error, level="warning")
@@ -527,7 +529,6 @@ class _Execution:
                 error=result.error,
             )
         )
-        self._state.update(is_finished=True)
         await self._conductor.yield_result(result, self._ctx)
 
     def _now(self) -> str:
@@ -565,19 +566,7 @@ class _Execution:
     ) -> None:
         """Emit that a task has ended."""
         progress = self._state.progress
-        ended = len(progress.nodes) - len(progress.active - {task.node_id})
-        await self._emit(
-            messages.WorkflowAgentCompletedEvent(
-                task.actor,
-                success=error is None,
-                outputs=dict(outputs or {}),
-                error=error,
-                progress=ended / sum(len(layer) for layer in self._plan.layers),
-                duration=seconds_since(self._clock, task.since),
-                iteration=self._iteration(task.node_id),
-                fallback_for=None if task.actor == task.node_id else task.node_id,
-            )
-        )
+        await self._emit(completion_event(self._plan, progress, task, self._clock, outputs=outputs, error=error))
 
     async def _report_layers(self, *, is_pass_over: bool = False) -> None:
         """Emit that layers have ended: those with all nodes decided; at the end of a pass, those where no node runs."""

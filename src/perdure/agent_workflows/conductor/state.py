@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from perdure import register_type
 from perdure.agent_workflows.conductor.scheduling import Progress, denial_text
 from perdure.agent_workflows.definition.values import END
-from perdure.agent_workflows.messages import AgentWorkflowResult, NodeOutput
+from perdure.agent_workflows.messages import AgentWorkflowResult, NodeOutput, WorkflowAgentCompletedEvent
 
 if TYPE_CHECKING:
     from perdure import Clock, State
@@ -65,6 +65,7 @@ class ExecutionRecord:
     is_called: bool = False
     """The conductor has sent itself a message to continue in a superstep of its own."""
     is_finished: bool = False
+    ended_at: str | None = None
 
     @property
     def failed(self) -> dict[str, str]:
@@ -214,18 +215,41 @@ def make_result(plan: Plan, state: ExecutionState, clock: Clock) -> AgentWorkflo
         execution_id=record.execution_id,
         success=error is None,
         final_answer="\n\n".join(texts) if texts else None,
-        outputs=outputs_by_path(plan, {node_id: output.outputs for node_id, output in outputs.items()}),
+        outputs={
+            f"{node_id}.{key}": value
+            for layer in plan.layers
+            for node_id in layer
+            if node_id in outputs
+            for key, value in outputs[node_id].outputs.items()
+        },
         failed=dict(record.failed),
         skipped=dict(progress.skipped),
         error=error,
-        duration=seconds_since(clock, record.begun_at),
+        duration=seconds_since(clock, record.begun_at, until=record.ended_at),
     )
 
 
-def outputs_by_path(plan: Plan, outputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the outputs of nodes as `node.key`, in the order of the plan."""
-    nodes = (node_id for layer in plan.layers for node_id in layer if node_id in outputs)
-    return {f"{node_id}.{key}": value for node_id in nodes for key, value in outputs[node_id].items()}
+def completion_event(
+    plan: Plan,
+    progress: Progress,
+    task: ActiveTask,
+    clock: Clock,
+    *,
+    outputs: Mapping[str, Any] | None = None,
+    error: str | None = None,
+) -> WorkflowAgentCompletedEvent:
+    """Return the event of a task that has ended, with outputs or an error."""
+    ended = len(progress.nodes) - len(progress.active - {task.node_id})
+    return WorkflowAgentCompletedEvent(
+        task.actor,
+        success=error is None,
+        outputs=dict(outputs or {}),
+        error=error,
+        progress=ended / sum(len(layer) for layer in plan.layers),
+        duration=seconds_since(clock, task.since),
+        iteration=progress.iteration(plan.loop_of(task.node_id)),
+        fallback_for=None if task.actor == task.node_id else task.node_id,
+    )
 
 
 def _no_end_reason(state: ExecutionState) -> str:
@@ -237,6 +261,7 @@ def _no_end_reason(state: ExecutionState) -> str:
     return f"no end was reached: {failed or 'no edge to END was taken'}"
 
 
-def seconds_since(clock: Clock, moment: str) -> float:
-    """Return the seconds since a moment; 0 if the clock was set back."""
-    return max((clock.now() - datetime.fromisoformat(moment)).total_seconds(), 0.0)
+def seconds_since(clock: Clock, moment: str, *, until: str | None = None) -> float:
+    """Return the seconds from a moment until another, or until now; 0 if the clock was set back."""
+    end = clock.now() if until is None else datetime.fromisoformat(until)
+    return max((end - datetime.fromisoformat(moment)).total_seconds(), 0.0)
