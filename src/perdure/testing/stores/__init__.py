@@ -73,7 +73,6 @@ class StoreConformance(
 class _WholeRunConformance(
     transfer.ArchiveConformance,
     transfer.TransferConformance,
-    commits.PieceTransferConformance,
     leases.ClosingConformance,
     transfer.ReopeningConformance,
     retention.RemovalConformance,

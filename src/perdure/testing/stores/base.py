@@ -8,7 +8,7 @@ import inspect
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
 
 import pytest
 from typing_extensions import override
@@ -19,22 +19,16 @@ from perdure.storage import MemoryStore
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
     from pathlib import Path
     from typing import Unpack
 
     from perdure.clock import Clock
-    from perdure.records import (
-        Archive,
-        EventBatch,
-        HaltKind,
-        HeadStatus,
-        Lease,
-        RunRecord,
-    )
+    from perdure.records import Archive, EventBatch, HaltKind, HeadStatus, Lease, RunRecord
     from perdure.storage import HostStore, Store, TenantStore
 
 P = ParamSpec("P")
+E = TypeVar("E", bound=Exception)
 
 UNWOKEN_SECONDS = 30.0
 """Time after which a test gives up waiting for a wake-up."""
@@ -145,6 +139,13 @@ async def _run(test: Callable[P, Coroutine[object, object, None]], *args: P.args
         await test(*args, **kwargs)
 
 
+async def refused(error: type[E] | tuple[type[E], ...], doing: Awaitable[object], match: str | None = None) -> E:
+    """Require that this fails, and return the error."""
+    with pytest.raises(error, match=match) as caught:
+        await doing
+    return caught.value
+
+
 async def latest_id(store: Store, workflow_name: str) -> str:
     """Return the id of a workflow's newest checkpoint."""
     manifest = await store.latest(workflow_name=workflow_name)
@@ -188,8 +189,12 @@ NOWHERE = Mark(head="nowhere", events=-1, commands=-1)
 
 
 class Further(TypedDict, total=False):
-    """Changes of a commit besides its checkpoint."""
+    """Other values of a commit than usual. `manifest` has those of its manifest."""
 
+    checkpoint_id: str
+    manifest: Mapping[str, Any]
+    blobs: tuple[Blob, ...]
+    expected_head: str
     settled: bool
     status: HeadStatus
     wake_at: str | None
@@ -230,13 +235,15 @@ class RunDriver:
             await driver.commit()
         return driver
 
-    def next_commit(
-        self, values: Mapping[str, Blob] | None = None, *, checkpoint_id: str | None = None, **further: Unpack[Further]
-    ) -> Commit:
-        """Return the next commit. `values` has blobs by path."""
+    async def another(self, run_id: str, *, parent: str | None = None, commits: int = 0) -> RunDriver:
+        """Start another run in the same store."""
+        return await RunDriver.start(self.store, self.clock, run_id, parent=parent, commits=commits)
+
+    def next_commit(self, values: Mapping[str, Blob] | None = None, *inner: Blob, **further: Unpack[Further]) -> Commit:
+        """Return the next commit. `values` has blobs by path, `inner` those that they refer to."""
         contents = values or {}
         manifest = Manifest(
-            checkpoint_id=checkpoint_id or f"{self.run_id}@{self.position + 1}",
+            checkpoint_id=further.pop("checkpoint_id", f"{self.run_id}@{self.position + 1}"),
             run_id=self.run_id,
             workflow_name=self.workflow_name,
             position=self.position + 1,
@@ -246,7 +253,8 @@ class RunDriver:
             header=b'{"note":"f\xc3\xbcr dich","numbers":[1,2.5,null]}',
             toc={path: blob.hash for path, blob in contents.items()},
         )
-        return replace(Commit(manifest, tuple(contents.values()), self.head, settled=False), **further)
+        manifest = replace(manifest, **further.pop("manifest", {}))
+        return replace(Commit(manifest, (*contents.values(), *inner), self.head, settled=False), **further)
 
     async def write(self, commit: Commit, *further: Blob) -> str:
         """Write the commit, with further blobs that its own refer to."""
@@ -255,15 +263,9 @@ class RunDriver:
         self.position = commit.manifest.position
         return self.head
 
-    async def commit(
-        self,
-        values: Mapping[str, Blob] | None = None,
-        *blobs: Blob,
-        checkpoint_id: str | None = None,
-        **further: Unpack[Further],
-    ) -> str:
+    async def commit(self, values: Mapping[str, Blob] | None = None, *inner: Blob, **further: Unpack[Further]) -> str:
         """Write the next commit and return its id."""
-        return await self.write(self.next_commit(values, checkpoint_id=checkpoint_id, **further), *blobs)
+        return await self.write(self.next_commit(values, *inner, **further))
 
     async def rewind(self, to: str, *, nonce: str = "another") -> None:
         """Move the head back."""
@@ -317,6 +319,11 @@ class RunDriver:
         record = await self.store.run(self.run_id)
         assert record is not None
         return record
+
+    async def require(self, **expected: object) -> None:
+        """Require these values in the run's record."""
+        record = await self.record()
+        assert {name: getattr(record, name) for name in expected} == expected
 
 
 def new_run(run_id: str, workflow_name: str = "flow", *, parent: str | None = None) -> NewRun:
@@ -384,9 +391,12 @@ async def make_sample_run(
     await run.commit({**values, "b": text_blob(f"b of {of}")}, status="waiting", wake_at=SOON)
     await run.post(command("consumed", of))
     await run.commit(status="sleeping", wake_at=LATE, consumed=("consumed",), events=events(f"3 {of}"))
-    await run.commit({"c": raw_blob(f"c of {of}".encode() * 900)}, checkpoint_id=f"{run_id} by name")
-    commit = run.next_commit({"d": text_blob(f"d of {of}")}, settled=True, status="idle", events=events(f"4 {of}"))
-    await run.write(replace(commit, manifest=replace(commit.manifest, position=6)))
+    small, base = text_blob(f"small of {of}"), Blob.of(f'{{"of {of}":"{leaf.hash}"}}'.encode(), (leaf.hash,))
+    pieces = {"pieces": f'{{"piece":"of {of}"}}'.encode(), "refs": (small.hash,), "base": base.hash, "gone": ("x",)}
+    large = {"c": raw_blob(f"c of {of}".encode() * 900)}
+    await run.commit(large, small, base, leaf, checkpoint_id=f"{run_id} by name", manifest=pieces)
+    last = {"d": text_blob(f"d of {of}")}
+    await run.commit(last, settled=True, status="idle", events=events(f"4 {of}"), manifest={"position": 6})
     await run.rewind(f"{run_id}@1", nonce=f"nonce of {of}")
     await run.note(finished("a", f"first of {of}"), finished("b", of, text_blob(f"noted by {of}", leaf), leaf))
     await run.note(finished("a", f"second of {of}"))
@@ -419,7 +429,7 @@ async def read_run(store: Store, run_id: str = "r") -> Picture:
     record = await store.run(run_id)
     manifests = [replace(each, toc=dict(each.toc)) for each in await store.manifests(run_id=run_id)]
     journal, inbox, told = await store.journal(run_id), await store.inbox(run_id), await store.events(run_id)
-    roots = [*chain.from_iterable(each.toc.values() for each in manifests)]
+    roots = [*chain.from_iterable(each.roots for each in manifests)]
     roots += chain.from_iterable(each.refs for each in (*journal, *inbox, *told))
     return Picture(
         record and replace(record, owner=None, halt=None, attempts=0),

@@ -30,6 +30,7 @@ from perdure.testing.stores.base import (
     new_run,
     read_contents,
     read_run,
+    refused,
     text_blob,
 )
 
@@ -45,14 +46,12 @@ class LeaseConformance(StoreSuite):
     """A run has at most one owner, and begins with its first commit."""
 
     async def test_run_that_committed_nothing_never_began(self, store: Store) -> None:
-        with pytest.raises(RunNotFoundError):
-            await store.acquire("r")
+        await refused(RunNotFoundError, store.acquire("r"))
         lease = await store.acquire("r", create=new_run("r"))
         assert (lease.run_id, await store.run("r")) == ("r", None)
         await store.release(lease, halt=halted())
         assert (await store.run("r"), list(await store.runs())) == (None, [])
-        with pytest.raises(RunNotFoundError):
-            await store.acquire("r")
+        await refused(RunNotFoundError, store.acquire("r"))
 
     async def test_run_has_an_owner_until_it_is_released(self, store: Store, run: RunDriver) -> None:
         assert (await run.record()).owner == run.lease.owner
@@ -62,8 +61,7 @@ class LeaseConformance(StoreSuite):
         assert (record.owner, record.halt) == (newer.owner, None)
         for halt in (None, halted()):
             await store.release(newer, halt=halt)
-            record = await run.record()
-            assert (record.owner, record.halt) == (None, None)
+            await run.require(owner=None, halt=None)
 
     async def test_lease_has_the_record_of_its_run_if_any(self, run: RunDriver) -> None:
         for halt in (None, halted(), None):
@@ -89,27 +87,22 @@ class TokenConformance(StoreSuite):
     async def test_larger_token_replaces_the_owner(self, store: Store, run: RunDriver) -> None:
         lease = await store.acquire("r", token=_FROM_ELSEWHERE)
         assert (lease.run_id, lease.token) == ("r", _FROM_ELSEWHERE)
-        with pytest.raises(LeaseLostError):
-            await run.commit()
-        with pytest.raises(LeaseLostError):
-            await run.note(finished("a"))
+        await refused(LeaseLostError, run.commit())
+        await refused(LeaseLostError, run.note(finished("a")))
         run.lease = lease
         await run.commit()
-        record = await run.record()
-        assert (record.head, record.owner) == ("r@1", lease.owner)
+        await run.require(head="r@1", owner=lease.owner)
 
     async def test_token_that_is_not_larger_changes_nothing(self, store: Store, run: RunDriver) -> None:
         await run.reacquire(token=500)
         before = await run.record()
         for token in (1, 499, 500):
-            with pytest.raises(LeaseLostError):
-                await store.acquire("r", token=token)
+            await refused(LeaseLostError, store.acquire("r", token=token))
         assert await run.record() == before
         await run.commit()
         await run.release()
         for token in (499, 500):
-            with pytest.raises(LeaseLostError):
-                await store.acquire("r", token=token)
+            await refused(LeaseLostError, store.acquire("r", token=token))
         assert (await run.record()).owner is None
         assert (await store.acquire("r", token=501)).token == 501
 
@@ -126,17 +119,14 @@ class TokenConformance(StoreSuite):
             await run.commit()
 
     async def test_run_begins_under_a_given_token(self, store: Store, clock: ManualClock) -> None:
-        with pytest.raises(RunNotFoundError):
-            await store.acquire("r", token=7)
+        await refused(RunNotFoundError, store.acquire("r", token=7))
         late, run = (RunDriver(store, clock, "r", "flow") for _ in range(2))
         late.lease = await store.acquire("r", create=new_run("r"), token=7)
         assert (late.lease.token, late.lease.attempts) == (7, 1)
         for token in (6, 7):
-            with pytest.raises(LeaseLostError):
-                await store.acquire("r", create=new_run("r"), token=token)
+            await refused(LeaseLostError, store.acquire("r", create=new_run("r"), token=token))
         run.lease = await store.acquire("r", create=new_run("r"), token=8)
-        with pytest.raises(LeaseLostError):
-            await late.commit()
+        await refused(LeaseLostError, late.commit())
         await run.commit()
         assert (await run.record()).head == "r@0"
 
@@ -179,12 +169,9 @@ class AttemptConformance(StoreSuite):
         await run.note()
         await run.note(durable=False)
         assert late is not None
-        with pytest.raises(StaleHeadError):
-            await run.write(replace(run.next_commit(), expected_head="elsewhere"))
-        with pytest.raises(StaleHeadError):
-            await store.record(run.lease, head="elsewhere", records=[finished("a")])
-        with pytest.raises(LeaseLostError):
-            await store.record(late, head="r@0", records=[finished("a")])
+        await refused(StaleHeadError, run.commit(expected_head="elsewhere"))
+        await refused(StaleHeadError, store.record(run.lease, head="elsewhere", records=[finished("a")]))
+        await refused(LeaseLostError, store.record(late, head="r@0", records=[finished("a")]))
         await store.release(late)
         assert (await run.record()).attempts == 2
         assert await run.noted() == []
@@ -220,8 +207,7 @@ class CancelConformance(StoreSuite):
     async def test_cancelled_acquire_changes_nothing(self, store: Store, run: RunDriver, instant: int) -> None:
         await run.release(halt=halted("failed"))
         if await _cancelled(store.acquire("r"), after=instant):
-            record = await run.record()
-            assert (record.owner, record.halt) == (None, halted("failed"))
+            await run.require(owner=None, halt=halted("failed"))
         await run.reacquire()
         await run.commit()
 
@@ -239,8 +225,7 @@ class CancelConformance(StoreSuite):
             mark = await run.mark()
             while not mark.is_halted:
                 mark = await store.watch("r", seen=mark)
-        record = await run.record()
-        assert (record.owner, record.halt) == (None, halted("parked"))
+        await run.require(owner=None, halt=halted("parked"))
 
     @pytest.mark.parametrize("instant", _INSTANTS)
     async def test_run_with_a_cancelled_commit_can_be_released(self, run: RunDriver, instant: int) -> None:
@@ -298,16 +283,13 @@ class HaltConformance(StoreSuite):
         await (await RunDriver.start(store, clock, "r")).commit(status="idle")
         fork = await RunDriver.start(store, clock, "f", parent="r@0")
         await fork.release(halt=halted())
-        record = await fork.record()
-        assert (record.run_status, record.status, record.head) == ("failed", "running", "r@0")
+        await fork.require(run_status="failed", status="running", head="r@0")
         await fork.reacquire()
         await fork.commit()
         assert (await fork.record()).run_status == "running"
 
     @pytest.mark.parametrize("kind", ["failed", "exported"])
-    async def test_halted_run_keeps_its_data(
-        self, store: Store, clock: ManualClock, fresh: RunDriver, kind: HaltKind
-    ) -> None:
+    async def test_halted_run_keeps_its_data(self, store: Store, fresh: RunDriver, kind: HaltKind) -> None:
         await fresh.commit({"a": text_blob("v")}, events=events("emitted"))
         await fresh.note(finished("a", "1", text_blob("of the journal")))
         await fresh.post(command("b", "2"))
@@ -319,7 +301,7 @@ class HaltConformance(StoreSuite):
         assert await store.collect() == 0
         assert await read_contents(store, "r@0") == {"a": b'"v"'}
         assert [*await fresh.noted(), *await fresh.inbox(), *await fresh.events()] == expected
-        fork = await RunDriver.start(store, clock, "f", parent="r@0", commits=1)
+        fork = await fresh.another("f", parent="r@0", commits=1)
         assert (await fork.record()).head == "f@0"
         assert (await fresh.record()).halt == halted(kind)
 
@@ -328,23 +310,17 @@ class HaltConformance(StoreSuite):
         await fresh.commit(status="running")
         await fresh.release(halt=halted())
         await store.delete("r@1")
-        record = await fresh.record()
-        assert (record.head, record.status, record.halt) == ("r@0", "waiting", halted())
+        await fresh.require(head="r@0", status="waiting", halt=halted())
 
     async def test_exported_run_is_closed(self, store: Store, run: RunDriver) -> None:
         await run.release(halt=halted("exported"))
         before = await run.record()
-        with pytest.raises(RunExportedError) as caught:
-            await store.acquire("r")
-        assert (caught.value.run_id, caught.value.at) == ("r", halted().at)
-        for refused in (
-            lambda: store.acquire("r", takeover=True),
-            lambda: store.acquire("r", token=_FROM_ELSEWHERE),
-            lambda: store.acquire("r", create=new_run("r")),
-            lambda: store.post("r", command("a", "lost", text_blob("lost"))),
-        ):
-            with pytest.raises(RunExportedError):
-                await refused()
+        caught = await refused(RunExportedError, store.acquire("r"))
+        assert (caught.run_id, caught.at) == ("r", halted().at)
+        await refused(RunExportedError, store.acquire("r", takeover=True))
+        await refused(RunExportedError, store.acquire("r", token=_FROM_ELSEWHERE))
+        await refused(RunExportedError, store.acquire("r", create=new_run("r")))
+        await refused(RunExportedError, run.post(command("a", "lost", text_blob("lost"))))
         assert (await run.record(), await run.inbox()) == (before, [])
         await store.collect()
         assert await store.blobs([text_blob("lost").hash]) == {}
@@ -366,12 +342,9 @@ class ClosingConformance(TenantStoreSuite):
         await store.close()
         assert await sample.record() == replace(record, halt=CLOSED)
         assert await read_run(store) == picture
-        with pytest.raises(RunExportedError):
-            await store.acquire("r")
-        with pytest.raises(RunExportedError):
-            await sample.post(command("late"))
-        with pytest.raises(RunExportedError):
-            await store.close_run("r", halt=CLOSED, instead_of=CLOSED)
+        await refused(RunExportedError, store.acquire("r"))
+        await refused(RunExportedError, sample.post(command("late")))
+        await refused(RunExportedError, store.close_run("r", halt=CLOSED, instead_of=CLOSED))
 
     async def test_run_with_another_halt_than_expected_is_not_closed(
         self, store: TenantStore, sample: RunDriver
@@ -383,24 +356,19 @@ class ClosingConformance(TenantStoreSuite):
 
     async def test_leased_run_is_closed_only_by_a_takeover(self, store: TenantStore, sample: RunDriver) -> None:
         before = await sample.record()
-        with pytest.raises(RunBusyError, match="'r'"):
-            await store.close_run("r", halt=CLOSED)
+        await refused(RunBusyError, store.close_run("r", halt=CLOSED), match="'r'")
         assert await sample.record() == before
         assert await store.close_run("r", halt=CLOSED, takeover=True) is True
-        with pytest.raises(REFUSED):
-            await sample.commit()
+        await refused(REFUSED, sample.commit())
         await sample.release()
-        record = await sample.record()
-        assert (record.owner, record.attempts, record.run_status) == (None, 0, "exported")
+        await sample.require(owner=None, attempts=0, run_status="exported")
 
     async def test_run_without_checkpoints_is_not_closed(self, store: TenantStore, clock: ManualClock) -> None:
-        with pytest.raises(RunNotFoundError):
-            await store.close_run("nothing", halt=CLOSED)
+        await refused(RunNotFoundError, store.close_run("nothing", halt=CLOSED))
         await RunDriver.start(store, clock, "r", commits=1)
         fork = await store.acquire("fork", create=new_run("fork", parent="r@0"))
         await store.release(fork)
-        with pytest.raises(WorkflowCheckpointException, match="'fork' is a fork"):
-            await store.close_run("fork", halt=CLOSED)
+        await refused(WorkflowCheckpointException, store.close_run("fork", halt=CLOSED), match="'fork' is a fork")
         assert (await store.acquire("fork")).halt is None
 
     async def test_one_of_many_concurrent_closings_succeeds(self, store: TenantStore, sample: RunDriver) -> None:

@@ -6,8 +6,6 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
-
 from perdure.errors import (
     CommandWaitsError,
     LeaseLostError,
@@ -26,6 +24,7 @@ from perdure.testing.stores.base import (
     finished,
     new_run,
     raw_blob,
+    refused,
     text_blob,
 )
 
@@ -58,17 +57,14 @@ class LifetimeConformance(StoreSuite):
             await store.delete("r@0")
             assert [*await run.noted(), *await run.inbox(), *await run.events()] == []
             assert (await store.run("r"), list(await store.runs())) == (None, [])
-            with pytest.raises(StaleHeadError):
-                await run.note(finished("late"))
-            with pytest.raises(RunNotFoundError):
-                await run.post(command("late"))
+            await refused(StaleHeadError, run.note(finished("late")))
+            await refused(RunNotFoundError, run.post(command("late")))
         assert await store.collect() == 3
 
     async def test_unknown_run_has_no_journal_inbox_or_events(self, store: Store, fresh: RunDriver) -> None:
         for run_id in ("nowhere", "r"):
             assert [*await store.journal(run_id), *await store.inbox(run_id), *await store.events(run_id)] == []
-            with pytest.raises(RunNotFoundError):
-                await store.post(run_id, command("a", "", text_blob("lost")))
+            await refused(RunNotFoundError, store.post(run_id, command("a", "", text_blob("lost"))))
         await fresh.commit()
         await fresh.note()
         await fresh.commit(events=events())
@@ -200,44 +196,36 @@ class JournalConformance(StoreSuite):
         assert [*await fresh.noted(), *await fresh.inbox()] == ["a=kept", "a=kept", "b=x"]
         await store.delete("r@2")
         assert [*await fresh.noted(), *await fresh.inbox()] == ["a=kept"]
-        with pytest.raises(StaleHeadError):
-            await fresh.note(finished("late"))
+        await refused(StaleHeadError, fresh.note(finished("late")))
         fresh.head = "r@1"
         await fresh.note(finished("b", "after"))
         assert await fresh.noted() == ["b=after"]
 
-    async def test_records_before_the_first_commit_are_kept_under_their_lease_only(
-        self, store: Store, clock: ManualClock
-    ) -> None:
-        run = await RunDriver.start(store, clock, "r")
-        await run.note(finished("a", "early"))
-        assert await run.noted() == ["a=early"]
-        await run.release()
-        assert await run.noted() == []
-        run = await RunDriver.start(store, clock, "r")
-        assert await run.noted() == []
-        await run.note(finished("b", "early"))
-        run = await RunDriver.start(store, clock, "r")
-        assert await run.noted() == []
-        await run.note(finished("c", "early"))
-        await run.commit()
-        assert await run.noted() == []
+    async def test_records_before_the_first_commit_are_kept_under_their_lease_only(self, fresh: RunDriver) -> None:
+        await fresh.note(finished("a", "early"))
+        assert await fresh.noted() == ["a=early"]
+        await fresh.release()
+        assert await fresh.noted() == []
+        fresh = await fresh.another("r")
+        assert await fresh.noted() == []
+        await fresh.note(finished("b", "early"))
+        fresh = await fresh.another("r")
+        assert await fresh.noted() == []
+        await fresh.note(finished("c", "early"))
+        await fresh.commit()
+        assert await fresh.noted() == []
 
     async def test_refused_record_writes_nothing(self, store: Store, clock: ManualClock) -> None:
         run, record = await RunDriver.start(store, clock, "r"), finished("a", "", text_blob("lost"))
-        with pytest.raises(StaleHeadError):
-            await store.record(run.lease, head="r@0", records=[record])
+        await refused(StaleHeadError, store.record(run.lease, head="r@0", records=[record]))
         await run.commit()
         for head in (None, "r@1", "elsewhere"):
-            with pytest.raises(StaleHeadError) as caught:
-                await store.record(run.lease, head=head, records=[record])
-            assert (caught.value.expected, caught.value.head) == (head, "r@0")
+            caught = await refused(StaleHeadError, store.record(run.lease, head=head, records=[record]))
+            assert (caught.expected, caught.head) == (head, "r@0")
         newer = await store.acquire("r")
-        with pytest.raises(LeaseLostError):
-            await run.note(record)
+        await refused(LeaseLostError, run.note(record))
         await store.release(newer)
-        with pytest.raises(LeaseLostError):
-            await run.note(record)
+        await refused(LeaseLostError, run.note(record))
         assert await run.noted() == []
         await _require_lost(store, text_blob("lost"))
 
@@ -254,10 +242,8 @@ class JournalConformance(StoreSuite):
         for run in runs:
             assert await run.noted() == [f"{number}={run.run_id}" for number in range(10)]
 
-    async def test_concurrent_writes_of_a_run_keep_their_order(
-        self, store: Store, clock: ManualClock, fresh: RunDriver
-    ) -> None:
-        other = await RunDriver.start(store, clock, "s")
+    async def test_concurrent_writes_of_a_run_keep_their_order(self, store: Store, fresh: RunDriver) -> None:
+        other = await fresh.another("s")
         await fresh.commit()
         outcomes = await asyncio.gather(
             fresh.note(finished("before")),
@@ -280,8 +266,7 @@ class JournalConformance(StoreSuite):
         fork = await RunDriver.start(store, clock, "f", parent="r@0")
         assert [*await fork.noted(), *await fork.inbox(), *await fork.events()] == []
         assert (await fork.record()).events == 0
-        with pytest.raises(StaleCommandError):
-            await fork.post(command("a", expects=("requests/1", text_blob("other").hash)))
+        await refused(StaleCommandError, fork.post(command("a", expects=("requests/1", text_blob("other").hash))))
         await fork.note(finished("a", "fork"))
         await fork.post(command("a", "fork", expects=("requests/1", asked.hash)))
         await fork.release()
@@ -293,14 +278,14 @@ class JournalConformance(StoreSuite):
         assert [*await fork.noted(), *await fork.inbox(), *await source.inbox()] == ["a=source"]
         assert [*await fork.events(), *await source.events()] == ["1=of the fork", "1=a", "2=b", "3=c"]
 
-    async def test_fork_of_a_deleted_checkpoint_has_no_journal(self, store: Store, clock: ManualClock) -> None:
-        source = await RunDriver.start(store, clock, "r", commits=2)
-        await source.note(finished("a", "source"))
-        fork = await RunDriver.start(store, clock, "f", parent="r@0")
+    async def test_fork_of_a_deleted_checkpoint_has_no_journal(self, store: Store, run: RunDriver) -> None:
+        await run.commit()
+        await run.note(finished("a", "run"))
+        fork = await run.another("f", parent="r@0")
         await fork.note(finished("a", "fork"))
         await store.delete("r@0")
         assert await fork.noted() == []
-        assert await source.noted() == ["a=source"]
+        assert await run.noted() == ["a=run"]
 
     async def test_journal_may_have_hundreds_of_records(self, store: Store, run: RunDriver) -> None:
         leaf = text_blob("leaf")
@@ -386,9 +371,10 @@ class InboxConformance(StoreSuite):
 
     async def test_commit_that_takes_a_waiting_command_must_consume_it(self, store: Store, run: RunDriver) -> None:
         await run.post(command("a", "x"), command("b", "y"))
-        with pytest.raises(CommandWaitsError) as caught:
-            await run.commit(taken=("other", "b"), consumed=("a",), events=events("lost"))
-        assert (caught.value.run_id, caught.value.command_id) == ("r", "b")
+        caught = await refused(
+            CommandWaitsError, run.commit(taken=("other", "b"), consumed=("a",), events=events("lost"))
+        )
+        assert (caught.run_id, caught.command_id) == ("r", "b")
         assert await run.inbox() == ["a=x", "b=y"]
         assert list(await store.ids()) == ["r@0"]
         assert await run.events() == []
@@ -400,15 +386,15 @@ class InboxConformance(StoreSuite):
         asked, other = text_blob("asked"), text_blob("other")
         await fresh.commit({"requests/1": asked})
         for path, blob in (("requests/1", other), ("requests/2", asked)):
-            with pytest.raises(StaleCommandError) as caught:
-                await fresh.post(command("a", "", text_blob("lost"), expects=(path, blob.hash)))
-            assert (caught.value.run_id, caught.value.path) == ("r", path)
+            caught = await refused(
+                StaleCommandError, fresh.post(command("a", "", text_blob("lost"), expects=(path, blob.hash)))
+            )
+            assert (caught.run_id, caught.path) == ("r", path)
         assert await fresh.inbox() == []
         await _require_lost(store, text_blob("lost"))
         first = await store.post("r", command("a", "kept", expects=("requests/1", asked.hash)))
         await fresh.commit({"requests/1": other})
-        with pytest.raises(StaleCommandError):
-            await fresh.post(command("b", "late", expects=("requests/1", asked.hash)))
+        await refused(StaleCommandError, fresh.post(command("b", "late", expects=("requests/1", asked.hash))))
         assert await store.post("r", command("a", "again", expects=("requests/1", asked.hash))) == first
         assert await fresh.inbox() == ["a=kept"]
 

@@ -28,6 +28,7 @@ from perdure.testing.stores.base import (
     raw_blob,
     read_contents,
     read_run,
+    refused,
     text_blob,
 )
 
@@ -240,22 +241,21 @@ ODD_PATHS = (
 class ForgettingConformance(StoreSuite):
     """Deleted data is gone, and nothing that others need."""
 
-    async def test_deleted_checkpoint_is_gone(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r", commits=3)
+    async def test_deleted_checkpoint_is_gone(self, store: Store, run: RunDriver) -> None:
+        await run.commit()
+        await run.commit()
         assert await store.delete("r@1") is True
         assert await store.delete("r@1") is False
-        with pytest.raises(CheckpointNotFoundError):
-            await store.manifest("r@1")
+        await refused(CheckpointNotFoundError, store.manifest("r@1"))
         assert list(await store.ids()) == ["r@0", "r@2"]
         assert (await run.record()).head == "r@2"
 
-    async def test_newest_remaining_checkpoint_replaces_a_deleted_head(self, store: Store, clock: ManualClock) -> None:
-        run = await RunDriver.start(store, clock, "r", commits=2)
+    async def test_newest_remaining_checkpoint_replaces_a_deleted_head(self, store: Store, run: RunDriver) -> None:
+        await run.commit()
         await run.commit(settled=True)
         await run.commit()
         await store.delete("r@3")
-        record = await run.record()
-        assert (record.head, record.position, record.settled) == ("r@2", 3, True)
+        await run.require(head="r@2", position=3, settled=True)
         assert await latest_id(store, "flow") == "r@2"
         run.head = "r@2"
         await run.commit()
@@ -272,14 +272,13 @@ class ForgettingConformance(StoreSuite):
             await store.delete(written.pop())
         assert await store.latest(workflow_name="flow") is None
 
-    async def test_deleted_id_can_be_used_again(self, store: Store, clock: ManualClock) -> None:
-        first = await RunDriver.start(store, clock, "r", commits=1)
-        await first.commit(checkpoint_id="mine")
+    async def test_deleted_id_can_be_used_again(self, store: Store, run: RunDriver) -> None:
+        await run.commit(checkpoint_id="mine")
         await store.delete("mine")
-        second = await RunDriver.start(store, clock, "s")
+        second = await run.another("s")
         await second.commit({"a": text_blob("again")}, checkpoint_id="mine")
         assert (await store.manifest("mine")).run_id == "s"
-        assert (await first.record()).head == "r@0"
+        assert (await run.record()).head == "r@0"
         assert [manifest.checkpoint_id for manifest in await store.manifests(run_id="r")] == ["r@0"]
 
     async def test_collection_deletes_only_unused_blobs(self, store: Store, fresh: RunDriver) -> None:
@@ -321,18 +320,15 @@ class RemovalConformance(TenantStoreSuite):
         assert (list(await store.runs()), list(await store.ids())) == ([], [])
         assert await store.latest(workflow_name="flöw") is None
         assert await sample.mark() == Mark()
-        with pytest.raises(WorkflowCheckpointException):
-            await store.manifest(HEAD)
-        with pytest.raises(RunNotFoundError):
-            await sample.post(command("late"))
+        await refused(WorkflowCheckpointException, store.manifest(HEAD))
+        await refused(RunNotFoundError, sample.post(command("late")))
         assert await store.collect() > 0
         assert await store.blobs(blob.hash for blob in blobs) == {}
         await store.close()
         again = RunDriver(store, clock, "r", "flow")
         again.lease = await store.acquire("r", create=replace(new_run("r"), nonce="another"))
         await again.commit(events=events("first"))
-        record = await again.record()
-        assert (record.nonce, record.workflow_name, record.position, record.halt) == ("another", "flow", 0, None)
+        await again.require(nonce="another", workflow_name="flow", position=0, halt=None)
         assert [*await again.events(), *await again.inbox(), *await again.noted()] == ["1=first"]
         assert list(await store.ids()) == ["r@0"]
 
@@ -357,14 +353,11 @@ class RemovalConformance(TenantStoreSuite):
         await self._assert_void(late)
         again = await RunDriver.start(store, clock, "r", commits=1)
         await self._assert_void(late)
-        record = await again.record()
-        assert (record.head, record.position, record.events) == ("r@0", 0, 0)
+        await again.require(head="r@0", position=0, events=0)
 
     async def _assert_void(self, late: RunDriver) -> None:
-        with pytest.raises(REFUSED):
-            await late.commit({"a": text_blob("late")})
-        with pytest.raises(REFUSED):
-            await late.note(finished("late", "late"))
+        await refused(REFUSED, late.commit({"a": text_blob("late")}))
+        await refused(REFUSED, late.note(finished("late", "late")))
         await late.release(halt=halted())
         assert await late.noted() == []
 
@@ -373,30 +366,24 @@ class RemovalConformance(TenantStoreSuite):
         await fresh.commit()
         assert (await fresh.record()).head == "r@0"
 
-    async def test_run_that_a_fork_needs_is_not_removed(
-        self, store: TenantStore, clock: ManualClock, sample: RunDriver
-    ) -> None:
+    async def test_run_that_a_fork_needs_is_not_removed(self, store: TenantStore, sample: RunDriver) -> None:
         await sample.release()
-        fork = await RunDriver.start(store, clock, "f", parent="r by name")
+        fork = await sample.another("f", parent="r by name")
         await fork.release()
         before = await read_run(store)
-        with pytest.raises(WorkflowCheckpointException, match="'f'"):
-            await store.remove("r")
-        with pytest.raises(WorkflowCheckpointException, match="'f'"):
-            await store.remove("r", takeover=True)
+        await refused(WorkflowCheckpointException, store.remove("r"), match="'f'")
+        await refused(WorkflowCheckpointException, store.remove("r", takeover=True), match="'f'")
         assert await read_run(store) == before
         shared = raw_blob(b"c of us" * 900)
         await fork.reacquire()
-        await fork.write(replace(fork.next_commit({"c": shared}), blobs=()))
+        await fork.commit({"c": shared}, blobs=())
         assert await store.remove("r")
         await store.collect()
         assert await read_contents(store, "f@0") == {"c": shared.data}
         assert (await fork.record()).parent_checkpoint_id == "r by name"
 
-    async def test_fork_can_be_removed_before_its_first_commit(
-        self, store: TenantStore, clock: ManualClock, sample: RunDriver
-    ) -> None:
-        fork = await RunDriver.start(store, clock, "f", parent=HEAD)
+    async def test_fork_can_be_removed_before_its_first_commit(self, store: TenantStore, sample: RunDriver) -> None:
+        fork = await sample.another("f", parent=HEAD)
         await fork.note(finished("a", "", raw_blob(b"of the fork" * 900)))
         before = await read_run(store)
         assert await store.remove("f")

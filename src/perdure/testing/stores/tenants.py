@@ -34,6 +34,7 @@ from perdure.testing.stores.base import (
     raw_blob,
     read_contents,
     read_run,
+    refused,
     text_blob,
     watcher,
 )
@@ -63,13 +64,9 @@ class IdConformance(StoreSuite):
 
     async def test_invalid_ids_are_refused(self, store: Store, fresh: RunDriver) -> None:
         for name in REFUSED_IDS:
-            with pytest.raises(WorkflowCheckpointException):
-                await store.acquire(name, create=new_run(name))
-            with pytest.raises(WorkflowCheckpointException):
-                await store.manifest(name)
-            commit = fresh.next_commit()
-            with pytest.raises(WorkflowCheckpointException):
-                await fresh.write(replace(commit, manifest=replace(commit.manifest, checkpoint_id=name)))
+            await refused(WorkflowCheckpointException, store.acquire(name, create=new_run(name)))
+            await refused(WorkflowCheckpointException, store.manifest(name))
+            await refused(WorkflowCheckpointException, fresh.commit(checkpoint_id=name))
         assert list(await store.ids()) == []
 
 
@@ -253,10 +250,8 @@ class TenantConformance(TenantStoreSuite):
         space = await Space.filled(store, clock, "ours")
         before = await space.seen()
         for empty in (store, store.tenant("theirs")):
-            with pytest.raises(RunNotFoundError):
-                await empty.acquire("r")
-            with pytest.raises(RunNotFoundError):
-                await empty.post("r", command("new"))
+            await refused(RunNotFoundError, empty.acquire("r"))
+            await refused(RunNotFoundError, empty.post("r", command("new")))
             assert await empty.delete("r@0") is False
             assert await empty.remove("r") is False
             assert await empty.collect() == 0
@@ -271,7 +266,7 @@ class TenantConformance(TenantStoreSuite):
             await ours.commit({"a": small})
             for other in (store, store.tenant("theirs")):
                 run = await RunDriver.start(other, clock, f"of {small.hash}")
-                await run.write(replace(run.next_commit({"a": small}), blobs=()))
+                await run.commit({"a": small}, blobs=())
                 assert await other.blobs([small.hash]) == {}
                 assert await asyncio.to_thread(other.read_blobs, [small.hash]) == {}
 

@@ -30,6 +30,7 @@ from perdure.testing.stores.base import (
     make_sample_run,
     read_contents,
     read_run,
+    refused,
     text_blob,
     watching,
 )
@@ -86,11 +87,9 @@ class ArchiveConformance(TenantStoreSuite):
         assert (await read_run(store), await sample.record()) == (before, record)
 
     async def test_run_without_checkpoints_is_not_archived(self, store: TenantStore, clock: ManualClock) -> None:
-        with pytest.raises(RunNotFoundError):
-            await store.archive("r")
+        await refused(RunNotFoundError, store.archive("r"))
         await RunDriver.start(store, clock, "r")
-        with pytest.raises(RunNotFoundError):
-            await store.archive("r")
+        await refused(RunNotFoundError, store.archive("r"))
 
     async def test_fork_is_archived_after_its_first_commit(
         self, store: TenantStore, clock: ManualClock, elsewhere: MemoryStore
@@ -98,9 +97,8 @@ class ArchiveConformance(TenantStoreSuite):
         source, shared = await RunDriver.start(store, clock, "r"), text_blob("shared", text_blob("leaf"))
         await source.commit({"a": shared}, text_blob("leaf"))
         fork = await RunDriver.start(store, clock, "f", parent="r@0")
-        with pytest.raises(WorkflowCheckpointException):
-            await store.archive("f")
-        await fork.write(replace(fork.next_commit({"a": shared}), blobs=()))
+        await refused(WorkflowCheckpointException, store.archive("f"))
+        await fork.commit({"a": shared}, blobs=())
         archive = await store.archive("f")
         assert [each.manifest.checkpoint_id for each in archive.checkpoints] == ["f@0"]
         await elsewhere.restore(archive)
@@ -148,8 +146,7 @@ class TransferConformance(TenantStoreSuite):
         (later,) = await run.post(command("later"))
         assert later > max(numbers)
         await run.commit(consumed=("expecting", "z"), events=events("5", "6"), status="waiting")
-        record = await run.record()
-        assert (record.head, record.position, record.events) == ("r@7", 7, archive.record.events + 2)
+        await run.require(head="r@7", position=7, events=archive.record.events + 2)
         assert await run.inbox() == ["a=another place", "later="]
         assert await run.noted() == []
         assert (await run.events())[-3:] == ["4=4 another place", "5=5", "6=6"]
@@ -160,8 +157,7 @@ class TransferConformance(TenantStoreSuite):
         run = await _resume(store, archive)
         for number, each in enumerate(archive.checkpoints):
             await run.rewind(each.manifest.checkpoint_id, nonce=f"nonce {number}")
-            record = await run.record()
-            assert (record.status, record.wake_at, record.settled) == (each.status, each.wake_at, each.settled)
+            await run.require(status=each.status, wake_at=each.wake_at, settled=each.settled)
         assert await run.inbox() == ["z=another place", "a=another place"]
 
     async def test_restoring_closing_and_removing_a_run_wake_its_watchers(
@@ -195,8 +191,7 @@ class TransferConformance(TenantStoreSuite):
     ) -> None:
         await sample.release(halt=halted(halt) if halt else None)
         before, record = await read_run(store), await sample.record()
-        with pytest.raises(RunExistsError):
-            await store.restore(await archive_from_elsewhere(clock))
+        await refused(RunExistsError, store.restore(await archive_from_elsewhere(clock)))
         assert (await read_run(store), await sample.record()) == (before, record)
         await store.collect()
         assert await read_run(store) == before
@@ -208,8 +203,7 @@ class TransferConformance(TenantStoreSuite):
         other = await RunDriver.start(store, clock, "other")
         await other.commit(checkpoint_id="r by name")
         before, archive = await read_run(store, "other"), await archive_from_elsewhere(clock)
-        with pytest.raises(WorkflowCheckpointException):
-            await store.restore(archive)
+        await refused(WorkflowCheckpointException, store.restore(archive))
         assert await read_run(store, "other") == before
         assert await read_run(store) == NOTHING
         assert list(await store.ids()) == ["r by name"]
@@ -224,8 +218,7 @@ class TransferConformance(TenantStoreSuite):
         await late.note(finished("a", "of one that never began"))
         await store.restore(archive)
         assert await store.run("r") == archive.record
-        with pytest.raises(REFUSED):
-            await late.commit()
+        await refused(REFUSED, late.commit())
         assert await store.run("r") == archive.record
         assert [each.key for each in await store.journal("r")] == ["a", "b"]
 
@@ -316,26 +309,21 @@ class ReopeningConformance(TenantStoreSuite):
             archive = replace(archive, record=older)
         await sample.release(halt=halted("exported"))
         before, record = await read_run(store), await sample.record()
-        with pytest.raises(WorkflowCheckpointException, match="before the run went on"):
-            await store.restore(archive)
+        await refused(WorkflowCheckpointException, store.restore(archive), match="before the run went on")
         assert (await read_run(store), await sample.record()) == (before, record)
         await store.restore(await store.archive("r"))
         assert await sample.record() == replace(record, halt=None)
 
-    async def test_parent_of_a_fork_is_kept_when_a_run_comes_back(
-        self, store: TenantStore, clock: ManualClock, sample: RunDriver
-    ) -> None:
-        fork = await RunDriver.start(store, clock, "f", workflow_name="flöw", parent="r@0")
+    async def test_parent_of_a_fork_is_kept_when_a_run_comes_back(self, store: TenantStore, sample: RunDriver) -> None:
+        fork = await sample.another("f", parent="r@0")
         await sample.release(halt=halted("exported"))
         whole, before = await store.archive("r"), await read_run(store)
         partial = replace(whole, checkpoints=whole.checkpoints[1:])
-        with pytest.raises(WorkflowCheckpointException, match="'f', a fork of it"):
-            await store.restore(partial)
+        await refused(WorkflowCheckpointException, store.restore(partial), match="'f', a fork of it")
         assert await read_run(store) == before
         await store.restore(whole)
         assert (await store.manifest("r@0")).checkpoint_id == "r@0"
-        with pytest.raises(WorkflowCheckpointException, match="'f', a fork of it"):
-            await store.remove("r")
+        await refused(WorkflowCheckpointException, store.remove("r"), match="'f', a fork of it")
         await fork.commit()
         await sample.reacquire()
         await sample.release(halt=halted("exported"))
