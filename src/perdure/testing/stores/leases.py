@@ -57,8 +57,7 @@ class LeaseConformance(StoreSuite):
         assert (await run.record()).owner == run.lease.owner
         newer = await store.acquire("r")
         await run.release(halt=halted())
-        record = await run.record()
-        assert (record.owner, record.halt) == (newer.owner, None)
+        await run.require(owner=newer.owner, halt=None)
         for halt in (None, halted()):
             await store.release(newer, halt=halt)
             await run.require(owner=None, halt=None)
@@ -106,17 +105,16 @@ class TokenConformance(StoreSuite):
         assert (await run.record()).owner is None
         assert (await store.acquire("r", token=501)).token == 501
 
-    async def test_tokens_grow_and_continue_above_a_given_one(self, store: Store, clock: ManualClock) -> None:
-        runs = [await RunDriver.start(store, clock, name, commits=1) for name in "rs"]
-        tokens = [runs[0].lease.token]
+    async def test_tokens_grow_and_continue_above_a_given_one(self, store: Store, run: RunDriver) -> None:
+        other = await run.another("s", commits=1)
+        tokens, before = [run.lease.token], other.lease.token
         for token in (None, None, _FROM_ELSEWHERE, None, None):
-            tokens.append((await runs[0].reacquire(token=token)).token)
+            tokens.append((await run.reacquire(token=token)).token)
             await store.close()
         assert tokens == sorted(set(tokens))
-        before = runs[1].lease.token
-        assert (await runs[1].reacquire()).token > before
-        for run in runs:
-            await run.commit()
+        assert (await other.reacquire()).token > before
+        await run.commit()
+        await other.commit()
 
     async def test_run_begins_under_a_given_token(self, store: Store, clock: ManualClock) -> None:
         await refused(RunNotFoundError, store.acquire("r", token=7))
@@ -134,10 +132,11 @@ class TokenConformance(StoreSuite):
 class AttemptConformance(StoreSuite):
     """Each lease without progress is one more attempt."""
 
-    async def test_each_lease_is_one_more_attempt(self, store: Store, clock: ManualClock) -> None:
-        for _ in range(2):
-            assert (await store.acquire("r", create=new_run("r"))).attempts == 1
-        run = await RunDriver.start(store, clock, "r", commits=1)
+    async def test_each_lease_is_one_more_attempt(self, store: Store, fresh: RunDriver) -> None:
+        assert fresh.lease.attempts == 1
+        run = await fresh.another("r")
+        assert run.lease.attempts == 1
+        await run.commit()
         assert (await run.record()).attempts == 0
         for number in (1, 2, 3):
             assert (await run.reacquire()).attempts == number
@@ -168,7 +167,6 @@ class AttemptConformance(StoreSuite):
         await run.reacquire()
         await run.note()
         await run.note(durable=False)
-        assert late is not None
         await refused(StaleHeadError, run.commit(expected_head="elsewhere"))
         await refused(StaleHeadError, store.record(run.lease, head="elsewhere", records=[finished("a")]))
         await refused(LeaseLostError, store.record(late, head="r@0", records=[finished("a")]))
@@ -176,9 +174,8 @@ class AttemptConformance(StoreSuite):
         assert (await run.record()).attempts == 2
         assert await run.noted() == []
 
-    async def test_attempts_of_a_fork_count_before_its_first_commit(self, store: Store, clock: ManualClock) -> None:
-        await RunDriver.start(store, clock, "r", commits=1)
-        fork = await RunDriver.start(store, clock, "f", parent="r@0")
+    async def test_attempts_of_a_fork_count_before_its_first_commit(self, run: RunDriver) -> None:
+        fork = await run.another("f", parent="r@0")
         assert (await fork.record()).attempts == 1
         assert (await fork.reacquire()).attempts == 2
         await fork.note(finished("a"))
@@ -212,9 +209,7 @@ class CancelConformance(StoreSuite):
         await run.commit()
 
     @pytest.mark.parametrize("instant", _INSTANTS)
-    async def test_run_with_a_cancelled_first_acquire_never_began(
-        self, store: Store, clock: ManualClock, instant: int
-    ) -> None:
+    async def test_cancelled_first_acquire_begins_no_run(self, store: Store, clock: ManualClock, instant: int) -> None:
         await _cancelled(store.acquire("r", create=new_run("r")), after=instant)
         assert await store.run("r") is None
         await RunDriver.start(store, clock, "r", commits=1)
@@ -247,8 +242,8 @@ class HaltConformance(StoreSuite):
     @pytest.mark.parametrize("kind", ["failed", "parked", "exported"])
     async def test_released_run_has_the_halt_it_was_given(self, store: Store, fresh: RunDriver, kind: HaltKind) -> None:
         await fresh.commit(status="sleeping", wake_at=SOON)
+        await fresh.require(halt=None, run_status="sleeping")
         before = await fresh.record()
-        assert (before.halt, before.run_status) == (None, "sleeping")
         await fresh.release(halt=halted(kind))
         await store.close()
         record = await fresh.record()
@@ -279,9 +274,9 @@ class HaltConformance(StoreSuite):
         await fresh.release()
         assert (await fresh.record()).run_status == "idle"
 
-    async def test_fork_can_be_halted_before_its_first_commit(self, store: Store, clock: ManualClock) -> None:
-        await (await RunDriver.start(store, clock, "r")).commit(status="idle")
-        fork = await RunDriver.start(store, clock, "f", parent="r@0")
+    async def test_fork_can_be_halted_before_its_first_commit(self, fresh: RunDriver) -> None:
+        await fresh.commit(status="idle")
+        fork = await fresh.another("f", parent="r@0")
         await fork.release(halt=halted())
         await fork.require(run_status="failed", status="running", head="r@0")
         await fork.reacquire()
@@ -333,9 +328,7 @@ class ClosingConformance(TenantStoreSuite):
     """A run is closed exactly as it was read, or not at all."""
 
     @pytest.mark.parametrize("before", [None, halted("failed"), halted("parked")])
-    async def test_closed_run_has_another_halt_and_the_same_data(
-        self, store: TenantStore, sample: RunDriver, before: Halt | None
-    ) -> None:
+    async def test_closed_run_keeps_its_data(self, store: TenantStore, sample: RunDriver, before: Halt | None) -> None:
         await sample.release(halt=before)
         record, picture = await sample.record(), await read_run(store)
         assert await store.close_run("r", halt=CLOSED, instead_of=before) is True
@@ -346,9 +339,7 @@ class ClosingConformance(TenantStoreSuite):
         await refused(RunExportedError, sample.post(command("late")))
         await refused(RunExportedError, store.close_run("r", halt=CLOSED, instead_of=CLOSED))
 
-    async def test_run_with_another_halt_than_expected_is_not_closed(
-        self, store: TenantStore, sample: RunDriver
-    ) -> None:
+    async def test_run_with_another_halt_is_not_closed(self, store: TenantStore, sample: RunDriver) -> None:
         await sample.release(halt=halted("failed"))
         for seen in (None, halted("parked"), halted("failed", "another reason")):
             assert await store.close_run("r", halt=CLOSED, instead_of=seen) is False
@@ -363,11 +354,10 @@ class ClosingConformance(TenantStoreSuite):
         await sample.release()
         await sample.require(owner=None, attempts=0, run_status="exported")
 
-    async def test_run_without_checkpoints_is_not_closed(self, store: TenantStore, clock: ManualClock) -> None:
+    async def test_run_without_checkpoints_is_not_closed(self, store: TenantStore, run: RunDriver) -> None:
         await refused(RunNotFoundError, store.close_run("nothing", halt=CLOSED))
-        await RunDriver.start(store, clock, "r", commits=1)
-        fork = await store.acquire("fork", create=new_run("fork", parent="r@0"))
-        await store.release(fork)
+        fork = await run.another("fork", parent="r@0")
+        await fork.release()
         await refused(WorkflowCheckpointException, store.close_run("fork", halt=CLOSED), match="'fork' is a fork")
         assert (await store.acquire("fork")).halt is None
 

@@ -107,14 +107,13 @@ class LifetimeConformance(StoreSuite):
         assert await store.collect() == 1
         assert await store.blobs([adopted.hash, dropped.hash]) == {adopted.hash: adopted.data}
 
-    async def test_blob_that_another_run_has_outlives_the_journal(self, store: Store, clock: ManualClock) -> None:
+    async def test_blob_that_another_run_has_outlives_the_journal(self, store: Store, fresh: RunDriver) -> None:
         small, large = text_blob("shared"), raw_blob(b"shared" * 3000)
-        run, other = [await RunDriver.start(store, clock, name) for name in "rs"]
-        await run.commit({"small": small, "large": large})
-        await other.commit()
+        await fresh.commit({"small": small, "large": large})
+        other = await fresh.another("s", commits=1)
         await other.note(finished("a", "", small, large))
-        await run.note(finished("b", "", small, large))
-        await run.commit()
+        await fresh.note(finished("b", "", small, large))
+        await fresh.commit()
         await store.delete("r@0")
         await store.collect()
         assert await store.blobs([small.hash, large.hash]) == {small.hash: small.data, large.hash: large.data}
@@ -169,9 +168,7 @@ class JournalConformance(StoreSuite):
             await fresh.note(finished("two", f"{step}"))
             assert await fresh.noted() == [f"one={step}", f"two={step}"]
 
-    async def test_rewinding_drops_the_journal_and_commands_that_expected_the_head(
-        self, store: Store, fresh: RunDriver
-    ) -> None:
+    async def test_rewinding_drops_data_that_expected_the_head(self, store: Store, fresh: RunDriver) -> None:
         asked, blob = text_blob("asked"), raw_blob(b"dropped" * 3000)
         for _ in range(3):
             await fresh.commit({"requests/1": asked})
@@ -184,9 +181,7 @@ class JournalConformance(StoreSuite):
             await fresh.post(command("b", "anew", expects=("requests/1", asked.hash)))
         assert await store.collect() == 1
 
-    async def test_deleting_the_head_drops_the_journal_and_commands_that_expected_it(
-        self, store: Store, fresh: RunDriver
-    ) -> None:
+    async def test_deleting_the_head_drops_data_that_expected_it(self, store: Store, fresh: RunDriver) -> None:
         asked = text_blob("asked")
         for _ in range(3):
             await fresh.commit({"requests/1": asked})
@@ -215,8 +210,8 @@ class JournalConformance(StoreSuite):
         await fresh.commit()
         assert await fresh.noted() == []
 
-    async def test_refused_record_writes_nothing(self, store: Store, clock: ManualClock) -> None:
-        run, record = await RunDriver.start(store, clock, "r"), finished("a", "", text_blob("lost"))
+    async def test_refused_record_writes_nothing(self, store: Store, fresh: RunDriver) -> None:
+        run, record = fresh, finished("a", "", text_blob("lost"))
         await refused(StaleHeadError, store.record(run.lease, head="r@0", records=[record]))
         await run.commit()
         for head in (None, "r@1", "elsewhere"):
@@ -258,12 +253,12 @@ class JournalConformance(StoreSuite):
         assert await fresh.noted() == ["after=y"]
         assert await other.noted() == ["of the other=x"]
 
-    async def test_fork_has_its_own_journal_inbox_and_events(self, store: Store, clock: ManualClock) -> None:
-        source, asked = await RunDriver.start(store, clock, "r"), text_blob("asked")
+    async def test_fork_has_its_own_journal_inbox_and_events(self, fresh: RunDriver) -> None:
+        source, asked = fresh, text_blob("asked")
         await source.commit({"requests/1": asked}, events=events("a", "b"))
         await source.note(finished("a", "source"))
         await source.post(command("a", "source"))
-        fork = await RunDriver.start(store, clock, "f", parent="r@0")
+        fork = await source.another("f", parent="r@0")
         assert [*await fork.noted(), *await fork.inbox(), *await fork.events()] == []
         assert (await fork.record()).events == 0
         await refused(StaleCommandError, fork.post(command("a", expects=("requests/1", text_blob("other").hash))))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,6 @@ from perdure.testing.stores.base import (
     keeps,
     latest_id,
     make_sample_run,
-    new_run,
     raw_blob,
     read_contents,
     read_run,
@@ -119,11 +117,9 @@ class RetentionConformance(StoreSuite):
         assert (await store.ids())[0] == "r@3"
 
     @keeps(checkpoints=LatestOnly())
-    async def test_parent_of_a_fork_is_kept_until_the_first_commit_of_the_fork(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    async def test_parent_is_kept_until_the_first_commit_of_a_fork(self, store: Store, clock: ManualClock) -> None:
         run = await _history(store, clock, 2)
-        fork = await RunDriver.start(store, clock, "f", parent="r@1")
+        fork = await run.another("f", parent="r@1")
         await fork.release()
         await run.commit()
         await run.commit()
@@ -308,9 +304,7 @@ class RemovalConformance(TenantStoreSuite):
     """A removed run leaves nothing behind, and the data of others stays."""
 
     @pytest.mark.parametrize("halt", [None, halted("failed"), halted("parked"), halted("exported")])
-    async def test_removed_run_leaves_nothing(
-        self, store: TenantStore, clock: ManualClock, sample: RunDriver, halt: Halt | None
-    ) -> None:
+    async def test_removed_run_leaves_nothing(self, store: TenantStore, sample: RunDriver, halt: Halt | None) -> None:
         assert await store.remove("nowhere") is False
         await sample.release(halt=halt)
         blobs = (await store.archive("r")).blobs
@@ -325,20 +319,16 @@ class RemovalConformance(TenantStoreSuite):
         assert await store.collect() > 0
         assert await store.blobs(blob.hash for blob in blobs) == {}
         await store.close()
-        again = RunDriver(store, clock, "r", "flow")
-        again.lease = await store.acquire("r", create=replace(new_run("r"), nonce="another"))
+        again = await sample.another("r")
         await again.commit(events=events("first"))
-        await again.require(nonce="another", workflow_name="flow", position=0, halt=None)
+        await again.require(nonce="nonce of r", workflow_name="flow", position=0, halt=None)
         assert [*await again.events(), *await again.inbox(), *await again.noted()] == ["1=first"]
         assert list(await store.ids()) == ["r@0"]
 
-    async def test_other_runs_keep_blobs_shared_with_a_removed_run(
-        self, store: TenantStore, clock: ManualClock
-    ) -> None:
-        other = await make_sample_run(store, clock, "other")
-        run = await make_sample_run(store, clock)
+    async def test_other_runs_keep_blobs_of_a_removed_run(self, store: TenantStore, sample: RunDriver) -> None:
+        other = await make_sample_run(store, sample.clock, "other")
         own = raw_blob(b"of this one only" * 900)
-        await run.commit({"own": own})
+        await sample.commit({"own": own})
         before = await read_run(store, "other")
         assert await store.remove("r")
         assert await store.collect() == 1
@@ -347,12 +337,11 @@ class RemovalConformance(TenantStoreSuite):
         assert await latest_id(store, "flöw") == "other@4"
         await other.commit()
 
-    async def test_leased_run_of_this_process_can_be_removed(self, store: TenantStore, clock: ManualClock) -> None:
-        late = await make_sample_run(store, clock)
+    async def test_leased_run_of_this_process_can_be_removed(self, store: TenantStore, sample: RunDriver) -> None:
         assert await store.remove("r")
-        await self._assert_void(late)
-        again = await RunDriver.start(store, clock, "r", commits=1)
-        await self._assert_void(late)
+        await self._assert_void(sample)
+        again = await sample.another("r", commits=1)
+        await self._assert_void(sample)
         await again.require(head="r@0", position=0, events=0)
 
     async def _assert_void(self, late: RunDriver) -> None:

@@ -19,7 +19,6 @@ from perdure.testing.stores.base import (
     SOON,
     RunDriver,
     TenantStoreSuite,
-    archive_from_elsewhere,
     command,
     comparable,
     events,
@@ -38,7 +37,7 @@ from perdure.testing.stores.base import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perdure.records import Archive, Halt, HaltKind
+    from perdure.records import Archive, Halt
     from perdure.storage import MemoryStore, Store, TenantStore
 
 
@@ -53,11 +52,10 @@ async def _resume(store: Store, archive: Archive) -> RunDriver:
 class ArchiveConformance(TenantStoreSuite):
     """An archive has all data of a run."""
 
-    async def test_archive_has_the_run_and_nothing_else(self, store: TenantStore, clock: ManualClock) -> None:
-        await make_sample_run(store, clock, "other", of="others")
-        run = await make_sample_run(store, clock)
-        await run.reacquire()
-        record, archive = await run.record(), await store.archive("r")
+    async def test_archive_has_the_run_and_nothing_else(self, store: TenantStore, sample: RunDriver) -> None:
+        await make_sample_run(store, sample.clock, "other", of="others")
+        await sample.reacquire()
+        record, archive = await sample.record(), await store.archive("r")
         assert archive.record == replace(record, owner=None, halt=None, attempts=0)
         assert [(each.status, each.wake_at, each.settled) for each in archive.checkpoints] == [
             ("running", None, False),
@@ -86,17 +84,16 @@ class ArchiveConformance(TenantStoreSuite):
         assert comparable(archive) == comparable(await store.archive("r"))
         assert (await read_run(store), await sample.record()) == (before, record)
 
-    async def test_run_without_checkpoints_is_not_archived(self, store: TenantStore, clock: ManualClock) -> None:
-        await refused(RunNotFoundError, store.archive("r"))
-        await RunDriver.start(store, clock, "r")
-        await refused(RunNotFoundError, store.archive("r"))
+    async def test_run_without_checkpoints_is_not_archived(self, store: TenantStore, fresh: RunDriver) -> None:
+        for run_id in ("nowhere", fresh.run_id):
+            await refused(RunNotFoundError, store.archive(run_id))
 
     async def test_fork_is_archived_after_its_first_commit(
-        self, store: TenantStore, clock: ManualClock, elsewhere: MemoryStore
+        self, store: TenantStore, fresh: RunDriver, elsewhere: MemoryStore
     ) -> None:
-        source, shared = await RunDriver.start(store, clock, "r"), text_blob("shared", text_blob("leaf"))
-        await source.commit({"a": shared}, text_blob("leaf"))
-        fork = await RunDriver.start(store, clock, "f", parent="r@0")
+        shared = text_blob("shared", text_blob("leaf"))
+        await fresh.commit({"a": shared}, text_blob("leaf"))
+        fork = await fresh.another("f", parent="r@0")
         await refused(WorkflowCheckpointException, store.archive("f"))
         await fork.commit({"a": shared}, blobs=())
         archive = await store.archive("f")
@@ -160,9 +157,7 @@ class TransferConformance(TenantStoreSuite):
             await run.require(status=each.status, wake_at=each.wake_at, settled=each.settled)
         assert await run.inbox() == ["z=another place", "a=another place"]
 
-    async def test_restoring_closing_and_removing_a_run_wake_its_watchers(
-        self, store: TenantStore, archive: Archive
-    ) -> None:
+    async def test_whole_run_that_comes_or_goes_wakes_watchers(self, store: TenantStore, archive: Archive) -> None:
         async with watching(store, "r", seen=Mark()) as watch:
             await store.restore(archive)
         restored = watch.result()
@@ -174,10 +169,11 @@ class TransferConformance(TenantStoreSuite):
             assert await store.remove("r")
         assert watch.result() == Mark()
 
-    async def test_restored_run_does_not_affect_other_runs(self, store: TenantStore, clock: ManualClock) -> None:
+    async def test_restored_run_does_not_affect_other_runs(
+        self, store: TenantStore, clock: ManualClock, archive: Archive
+    ) -> None:
         other = await make_sample_run(store, clock, "other", of="others")
         before, ids = await read_run(store, "other"), list(await store.ids())
-        archive = await archive_from_elsewhere(clock)
         await store.restore(archive)
         assert await read_run(store, "other") == before
         assert list(await store.ids()) == [*ids, *(each.manifest.checkpoint_id for each in archive.checkpoints)]
@@ -185,24 +181,24 @@ class TransferConformance(TenantStoreSuite):
         await other.commit()
         assert await latest_id(store, "flöw") == "other@7"
 
-    @pytest.mark.parametrize("halt", [None, "failed", "parked"])
+    @pytest.mark.parametrize("halt", [None, halted("failed"), halted("parked")])
     async def test_existing_run_is_not_replaced(
-        self, store: TenantStore, clock: ManualClock, sample: RunDriver, halt: HaltKind | None
+        self, store: TenantStore, sample: RunDriver, archive: Archive, halt: Halt | None
     ) -> None:
-        await sample.release(halt=halted(halt) if halt else None)
+        await sample.release(halt=halt)
         before, record = await read_run(store), await sample.record()
-        await refused(RunExistsError, store.restore(await archive_from_elsewhere(clock)))
+        await refused(RunExistsError, store.restore(archive))
         assert (await read_run(store), await sample.record()) == (before, record)
         await store.collect()
         assert await read_run(store) == before
         assert await store.blobs([text_blob("tree of another place").hash]) == {}
 
     async def test_run_is_not_restored_if_a_checkpoint_id_is_taken(
-        self, store: TenantStore, clock: ManualClock
+        self, store: TenantStore, clock: ManualClock, archive: Archive
     ) -> None:
         other = await RunDriver.start(store, clock, "other")
         await other.commit(checkpoint_id="r by name")
-        before, archive = await read_run(store, "other"), await archive_from_elsewhere(clock)
+        before = await read_run(store, "other")
         await refused(WorkflowCheckpointException, store.restore(archive))
         assert await read_run(store, "other") == before
         assert await read_run(store) == NOTHING
@@ -213,12 +209,13 @@ class TransferConformance(TenantStoreSuite):
         await store.restore(archive)
         assert await store.run("r") == archive.record
 
-    async def test_restored_run_replaces_one_that_never_began(self, store: TenantStore, clock: ManualClock) -> None:
-        late, archive = await RunDriver.start(store, clock, "r"), await archive_from_elsewhere(clock)
-        await late.note(finished("a", "of one that never began"))
+    async def test_restored_run_replaces_one_that_never_began(
+        self, store: TenantStore, fresh: RunDriver, archive: Archive
+    ) -> None:
+        await fresh.note(finished("a", "of one that never began"))
         await store.restore(archive)
         assert await store.run("r") == archive.record
-        await refused(REFUSED, late.commit())
+        await refused(REFUSED, fresh.commit())
         assert await store.run("r") == archive.record
         assert [each.key for each in await store.journal("r")] == ["a", "b"]
 
@@ -330,13 +327,9 @@ class ReopeningConformance(TenantStoreSuite):
         await store.restore(partial)
         assert (await store.manifests(run_id="r"))[0].checkpoint_id == "r@1"
 
-    async def test_commands_get_new_numbers(
-        self, store: TenantStore, clock: ManualClock, elsewhere: MemoryStore
-    ) -> None:
+    async def test_commands_get_new_numbers(self, store: TenantStore, clock: ManualClock, archive: Archive) -> None:
         other = await RunDriver.start(store, clock, "other", commits=1)
         (before,) = await other.post(command("before"))
-        await make_sample_run(elsewhere, clock)
-        archive = await elsewhere.archive("r")
         inbox = tuple(replace(each, number=_LARGEST_NUMBER - 2 + n) for n, each in enumerate(archive.inbox))
         await store.restore(replace(archive, inbox=inbox))
         numbers = [each.number for each in await store.inbox("r")]
