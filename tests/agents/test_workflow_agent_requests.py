@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from tests.agents.desks import Asker, Question, answer, calls, desk, saved, talking
 
-from perdure import AlreadyAnsweredError, InMemoryCheckpointStorage, UnknownRequestError, WorkflowEvent
+from perdure import (
+    AlreadyAnsweredError,
+    Executor,
+    InMemoryCheckpointStorage,
+    UnknownRequestError,
+    WorkflowContext,
+    WorkflowEvent,
+    handler,
+    response_handler,
+)
 from perdure.agents import Agent, AgentSession, Content, FunctionTool, Message, tool
 from perdure.errors import AgentException, AgentInvalidResponseException
 from perdure.testing import ScriptedChatClient, ToolCall
@@ -91,7 +100,7 @@ async def test_what_is_no_answer_is_refused_with_the_requests_that_wait() -> Non
     with pytest.raises(AgentInvalidResponseException, match=f"'{call.call_id}' of executor 'asker'"):
         await talker.run("what?", session=session)
     mixed = [answer(call, result=True), Message("user", ["and"])]
-    with pytest.raises(AgentInvalidResponseException, match="a 'text' content is not an answer"):
+    with pytest.raises(AgentInvalidResponseException, match="one request of the session takes it, but 0 do"):
         await talker.run(mixed, session=session)
     assert (await talker.run(answer(call, result=True), session=session)).text == "buy: True"
 
@@ -187,3 +196,111 @@ async def test_an_answer_for_a_tool_that_is_done_elsewhere_is_its_result() -> No
     (request,) = (await talker.run("how much?", session=session)).user_input_requests
     assert (request.type, request.name) == ("function_call", "weigh")
     assert (await talker.run(answer(request, result="3 kg"), session=session)).text == "3 kg"
+
+
+class Clerk(Executor):
+    """Asks for each word: `text`, `message` and `messages` by that type, `pay` for an approval, others for a bool."""
+
+    TYPES: ClassVar[dict[str, Any]] = {"text": str, "message": Message, "messages": list[Message], "any": Any}
+
+    @handler
+    async def take(self, messages: list[Message], ctx: WorkflowContext[str, str]) -> None:
+        for word in messages[-1].text.split():
+            if word == "pay":
+                call = Content.from_function_call("c", "pay", arguments={})
+                await ctx.request_info(Content.from_function_approval_request("approval", call), Content)
+            else:
+                await ctx.request_info(Question(word), self.TYPES.get(word, bool))
+
+    @response_handler
+    async def on_text(self, question: Question, text: str, ctx: WorkflowContext[str, str]) -> None:
+        await ctx.yield_output(f"{question.text}: {text}")
+        if text == "more":
+            await ctx.request_info(Question("again"), str)
+
+    @response_handler
+    async def on_message(self, question: Question, message: Message, ctx: WorkflowContext[str, str]) -> None:
+        await ctx.yield_output(f"{question.text}: {message.text}")
+
+    @response_handler
+    async def on_messages(self, question: Question, messages: list[Message], ctx: WorkflowContext[str, str]) -> None:
+        await ctx.yield_output(f"{question.text}: {' '.join(message.text for message in messages)}")
+
+    @response_handler
+    async def on_bool(self, question: Question, answer: bool, ctx: WorkflowContext[str, str]) -> None:  # noqa: FBT001 - its type is what is asked for
+        await ctx.yield_output(f"{question.text}: {answer}")
+
+    @response_handler
+    async def on_approval(self, request: Content, response: Content, ctx: WorkflowContext[str, str]) -> None:
+        await ctx.yield_output(f"{request.id}: {response.approved}")
+
+
+@pytest.mark.parametrize("kind", ["text", "message", "messages", "any"])
+async def test_plain_text_answers_the_one_open_request_that_takes_text(storage: Any, kind: str) -> None:
+    talker, session = desk(Clerk("clerk"), storage=storage), AgentSession()
+    await talker.run(kind, session=session)
+    assert (await talker.run("Hello.", session=session)).text == f"{kind}: Hello."
+    assert (await talker.run("good", session=session)).text == ""  # the next turn
+
+
+async def test_plain_text_leaves_an_approval_open(storage: Any) -> None:
+    talker, session = desk(Clerk("clerk"), storage=storage), AgentSession()
+    await talker.run("pay text good", session=session)
+    response = await talker.run("Hello.", session=session)
+    assert "text: Hello." in response.text
+    [approval] = response.user_input_requests
+    [good] = [call for call in calls(response) if call.name == "request_info"]
+    both = Message("user", [approval.to_function_approval_response(approved=True), *answer(good, result=True).contents])
+    assert "approval: True" in (await talker.run(both, session=session)).text
+
+
+async def test_text_beside_an_answer_is_the_other_answer() -> None:
+    talker, session = desk(Clerk("clerk")), AgentSession()
+    [approval] = (await talker.run("pay text", session=session)).user_input_requests
+    both = Message("user", [approval.to_function_approval_response(approved=False), Content.from_text("Hello.")])
+    response = await talker.run(both, session=session)
+    assert [message.text for message in response.messages] == ["approval: False", "text: Hello."]
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"), [("text messages good", "takes it, but 2 do"), ("pay good", "takes it, but 0 do")]
+)
+async def test_text_that_could_answer_none_or_several_requests_is_refused(asked: str, reason: str) -> None:
+    talker, session = desk(Clerk("clerk")), AgentSession()
+    response = await talker.run(asked, session=session)
+    with pytest.raises(AgentInvalidResponseException, match=reason) as caught:
+        await talker.run("Hello.", session=session)
+    for call in calls(response):
+        assert f"{call.call_id!r} of executor 'clerk'" in str(caught.value)
+    assert len((await talker.run(session=session)).messages) == len(asked.split())
+
+
+async def test_an_image_is_no_text_but_part_of_a_message() -> None:
+    image = Content.from_uri("https://example.org/a.png", media_type="image/png")
+    talker, session = desk(Clerk("clerk")), AgentSession()
+    await talker.run("text messages", session=session)
+    said = Message("user", ["See", image])
+    assert "messages: See" in (await talker.run(said, session=session)).text
+
+
+@pytest.mark.parametrize("text", ["Hello.", "more"])
+async def test_text_that_is_sent_again_after_a_lost_session_answers_nothing_twice(text: str) -> None:
+    storage = InMemoryCheckpointStorage()
+    session = AgentSession()
+    await desk(Clerk("clerk"), storage=storage).run("text", session=session)
+    before = saved(session)
+    first = await desk(Clerk("clerk"), storage=storage).run(text, session=session)
+    again = await desk(Clerk("clerk"), storage=storage).run(text, session=before)
+    assert again.text == first.text == f"text: {text}"
+    assert [call.call_id for call in calls(again)] == [call.call_id for call in calls(first)]
+
+
+async def test_text_does_not_answer_a_request_that_the_session_has_not_seen() -> None:
+    storage, session = InMemoryCheckpointStorage(), AgentSession()
+    talker = desk(Clerk("clerk"), storage=storage)
+    [call] = calls(await talker.run("text", session=session))
+    await desk(Clerk("clerk"), storage=storage).run(answer(call, result="more"), session=saved(session))
+    with pytest.raises(AgentInvalidResponseException, match="takes it, but 0 do"):
+        await talker.run("Hello.", session=session)
+    assert "text: more" in (await talker.run(session=session)).text
+    assert (await talker.run("Hello.", session=session)).text == "again: Hello."

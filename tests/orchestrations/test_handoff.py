@@ -202,6 +202,15 @@ async def test_a_handoff_is_talked_to_as_an_agent() -> None:
     assert [call.agent for call in client.calls] == ["triage", "billing"]
 
 
+async def test_a_user_chats_with_a_handoff_in_plain_text() -> None:
+    script = {"triage": [TO_BILLING], "billing": ["Which bill?", "From when?", "It is paid."]}
+    client, workflow = desk(script, termination_condition=TextMentioned("paid", by="billing"))
+    agent, session = workflow.as_agent("desk"), AgentSession()
+    said = [(await agent.run(text, session=session)).text for text in ("My bill is wrong.", "Number 17.", "May.")]
+    assert said == ["I fetch billing.Which bill?", "From when?", "It is paid."]
+    assert shown(client.calls[-1])[-3:] == ["user: Number 17.", "billing: From when?", "user: May."]
+
+
 async def test_a_conversation_that_is_told_again_is_known_once() -> None:
     seen: list[list[str]] = []
 

@@ -271,7 +271,8 @@ class WorkflowAgent(BaseAgent):
     A session has one run: `session.state["workflow"]` names it, so that any process with the session and the storage
     can continue it. Without a session each message is a run of its own, and answers find the run that asked. Requests
     become calls of the function `request_info`, or the content that an inner agent asks. Answer them in the next
-    message, with `Content.from_function_result(request_id, result=...)` or the content's own answer.
+    message, with `Content.from_function_result(request_id, result=...)` or the content's own answer. In a session,
+    plain text answers the only open request that takes text; other requests stay open.
 
     A turn that failed or was interrupted continues when the same message is sent again, or none: finished work is not
     repeated. Another message leaves that turn and starts from the end of the turn before.
@@ -356,7 +357,7 @@ class WorkflowAgent(BaseAgent):
         run from a checkpoint; without a message that is all. `checkpoint_storage` replaces the workflow's own. Without
         a message the session's run continues its unfinished work, and repeats what the session doesn't have.
 
-        Raises AgentInvalidResponseException if the run waits for answers and the message contains something else.
+        Raises AgentInvalidResponseException if the run waits for answers and the message is not clearly one.
         """
         given = given_storage(checkpoint_storage)
         if checkpoint_id is not None and given is None and self._workflow.checkpoint_storage is None:

@@ -130,7 +130,7 @@ class NestedRun:
             raise AgentException(f"workflow {name!r} waits for answers, but got no message")
         pending = {key: request_event(each, context.values) for key, each in before.requests.items()}
         answers = accepted(
-            find_answers(given.said, pending),
+            find_answers(given.said, pending, seen=self._call.position.asked),
             graph=self._workflow.graph,
             snapshot=before,
             values=context.values,

@@ -15,7 +15,7 @@ from perdure.checkpoint import request_event, shown
 from perdure.engine import Call, Closing, input_digest, output_events
 from perdure.errors import AgentException, CheckpointNotFoundError, EncodeError
 from perdure.kernel import Snapshot
-from perdure.workflows.as_agent.translation import answered_ids, find_answers
+from perdure.workflows.as_agent.translation import answered_ids, find_answers, plain_answers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, MutableMapping, Sequence
@@ -128,7 +128,7 @@ class Conversation:
     async def _next_call(self, given: TurnInput) -> Call:
         """Return the call of the workflow.
 
-        Raises AgentInvalidResponseException if the run waits for answers and the messages contain something else.
+        Raises AgentInvalidResponseException if the run waits for answers and the messages are not clearly some.
         """
         said = given.said
         loaded_run = await self._find_run(said)
@@ -142,8 +142,9 @@ class Conversation:
             return self._answer(said, loaded_run)
         if snapshot.turn == self._position.turn + 1 and self._has_input(said):
             return self._continue(loaded_run)
+        if self._answered_before(said, snapshot):
+            return self._continue(loaded_run)
         if snapshot.requests:
-            # Raises, because something in it is not an answer.
             return self._answer(said, loaded_run)
         if not snapshot.is_idle:
             await self._leave_turn(loaded_run)
@@ -199,7 +200,8 @@ class Conversation:
         return self._make_call(run_id=loaded_run.run_id, skip_past_events=True)
 
     def _answer(self, said: Sequence[Message], loaded_run: LoadedRun) -> Call:
-        answers = find_answers(said, {event.request_id: event for event in self.pending()})
+        pending = {event.request_id: event for event in self.pending()}
+        answers = find_answers(said, pending, seen=self._position.asked)
         fresh = {key: answer for key, answer in answers.items() if not _was_given(key, answer, loaded_run.snapshot)}
         if fresh:
             return self._make_call(responses=fresh)
@@ -211,6 +213,11 @@ class Conversation:
             f"{', '.join(map(repr, answers))} was answered before, and {situation}; read the session's history, or "
             "send something new"
         )
+
+    def _answered_before(self, said: Sequence[Message], snapshot: Snapshot) -> bool:
+        """Return True for a plain message that has answered a request: the session was not saved after it."""
+        forms = [form for _, form in plain_answers(said)]
+        return any(_was_given(key, form, snapshot) for key in self._position.asked for form in forms)
 
     async def _find_run(self, said: Sequence[Message]) -> LoadedRun | None:
         """Switch the workflow to the session's run. Returns None if it has to be started."""
@@ -250,7 +257,7 @@ class Conversation:
     def _start_at(self, run_id: str) -> None:
         position = self._position
         position.run_id, position.checkpoint_id, position.heard = run_id, None, {}
-        position.turn, position.told, position.is_open = 0, 0, False
+        position.turn, position.told, position.is_open, position.asked = 0, 0, False, []
 
     async def _switch_to(self, run_id: str) -> LoadedRun | None:
         """Switch the workflow to the current state of a run; None if it is not found."""
@@ -373,6 +380,8 @@ class RunPosition:
     """The number of the turn's outputs that the session has."""
     is_open: bool = False
     """True if requests are open."""
+    asked: list[str] = field(default_factory=list[str])
+    """The open requests. A message without a request id answers one of these."""
     heard: dict[str, int] = field(default_factory=dict[str, int])
     """The length of each history when the last turn began. The run has seen these messages."""
 
@@ -394,6 +403,7 @@ class RunPosition:
         """Set the position after a turn whose outputs the session has."""
         self.run_id, self.checkpoint_id, self.turn = run_id, checkpoint_id, snapshot.turn
         self.told, self.is_open = len(snapshot.outputs), bool(snapshot.requests)
+        self.asked = list(snapshot.requests)
 
 
 def _state_key(state: MutableMapping[str, Any], agent: str) -> str:

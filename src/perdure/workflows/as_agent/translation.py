@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
@@ -22,6 +22,7 @@ from perdure.errors import AgentInvalidRequestException, AgentInvalidResponseExc
 from perdure.events import WorkflowEvent
 from perdure.graph import SwitchCaseEdgeGroup
 from perdure.streams import without_discarded
+from perdure.types import is_type_compatible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,21 +75,48 @@ def answered_ids(messages: Iterable[Message]) -> list[str]:
     return [] if None in found else [each for each in found if each is not None]
 
 
-def find_answers(messages: Iterable[Message], pending: Mapping[str, WorkflowEvent[Any]]) -> dict[str, Any]:
-    """Return the answers by request id. Raises AgentInvalidResponseException for a content that is not an answer."""
+def find_answers(
+    messages: Sequence[Message], pending: Mapping[str, WorkflowEvent[Any]], *, seen: Collection[str]
+) -> dict[str, Any]:
+    """Return the answers by request id. Messages without one answer the only request that takes them.
+
+    `seen` are the requests that the caller knows: other requests need their id. Raises AgentInvalidResponseException if
+    no request takes the messages, or several do.
+    """
     found: dict[str, Any] = {}
     for content in (content for message in messages for content in message.contents):
         answered = _answered_id(content)
-        if answered is None:
-            asked = (f"{key!r} of executor {event.source_executor_id!r}" for key, event in pending.items())
-            raise AgentInvalidResponseException(
-                f"the workflow waits for answers to its requests {', '.join(asked)}, and a {content.type!r} content is "
-                "not an answer; answer with Content.from_function_result(request_id, result=...), or with "
-                "request.to_function_approval_response(...)"
-            )
-        event = pending.get(answered) or _asked_as(answered, pending)
-        found[answered if event is None else event.request_id] = _answer(content, event)
-    return found
+        if answered is not None:
+            event = pending.get(answered) or _asked_as(answered, pending)
+            found[answered if event is None else event.request_id] = _answer(content, event)
+    forms = plain_answers(messages)
+    if not forms:
+        return found
+    takers: dict[str, Any] = {}
+    for key, event in pending.items():
+        fitting = [form for type_, form in forms if is_type_compatible(type_, event.response_type)]
+        if fitting and key in seen and key not in found:
+            takers[key] = fitting[0]
+    if len(takers) != 1:
+        asked = (f"{key!r} of executor {event.source_executor_id!r}" for key, event in pending.items())
+        raise AgentInvalidResponseException(
+            f"the workflow waits for answers to its requests {', '.join(asked)}, and a message without a request id is "
+            f"an answer only if one request of the session takes it, but {len(takers)} do; answer with "
+            "Content.from_function_result(request_id, result=...), or with request.to_function_approval_response(...)"
+        )
+    return {**found, **takers}
+
+
+def plain_answers(messages: Sequence[Message]) -> list[tuple[object, object]]:
+    """Return the forms of messages as an answer, each with its type. Contents that name a request are left out."""
+    rests = [(message, [each for each in message.contents if _answered_id(each) is None]) for message in messages]
+    plain = [message.with_contents(rest) for message, rest in rests if rest]
+    forms: list[tuple[object, object]] = [(list[Message], plain)] if plain else []
+    if len(plain) == 1:
+        forms.insert(0, (Message, plain[0]))
+    if plain and all(content.type == "text" for message in plain for content in message.contents):
+        forms.insert(0, (str, "\n".join(message.text for message in plain)))
+    return forms
 
 
 def _answered_id(content: Content) -> str | None:
