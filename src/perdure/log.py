@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, get_args, overload
 
 if TYPE_CHECKING:
@@ -138,9 +138,8 @@ class Log(Sequence[T]):
     def _from(self, place: int) -> Iterator[T]:
         """Yield the elements from a position on, without loading chunks before it."""
         sealed, tail = self._sealed, self._tail
-        for chunk, start in _chunks(sealed, place):
-            yield from islice(self._elements(chunk), max(0, place - start), None)
-        yield from islice(tail, max(0, place - _count(sealed)), None)
+        chunks = (islice(self._elements(chunk), max(0, place - start), None) for chunk, start in _chunks(sealed, place))
+        return chain(chain.from_iterable(chunks), islice(tail, max(0, place - _count(sealed)), None))
 
     def _elements(self, chunk: Sealed) -> Sequence[T]:
         elements = chunk.shared

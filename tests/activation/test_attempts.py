@@ -89,7 +89,7 @@ async def test_our_own_refusals_are_neither_tried_again_nor_handed_on() -> None:
 
     async def do(_: str, ctx: Context) -> None:
         calls.append(1)
-        await ctx.send_message(asyncio.Lock())
+        await ctx.yield_output(asyncio.Lock())
 
     async def hear(message: FailedMessage, ctx: Context) -> None:
         del message, ctx

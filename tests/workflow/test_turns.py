@@ -95,3 +95,24 @@ async def test_another_name_is_another_run(storage: MaybeStorage) -> None:
     await workflow.run("a", run_id="r1")
     await workflow.run("a", run_id="r2")
     assert workflow.run_id == "r2"
+
+
+async def test_a_turn_continues_the_run_as_another_instance_left_it() -> None:
+    storage = InMemoryCheckpointStorage()
+    first, second = (
+        WorkflowBuilder(name="counting", start_executor=Counter(), checkpoint_storage=storage).build() for _ in range(2)
+    )
+    await first.run("a", run_id="r")
+    await second.run(run_id="r")
+    assert (await second.run("b")).get_outputs() == ["b2"]
+    assert (await first.run("c")).get_outputs() == ["c3"]
+
+
+async def test_a_turn_after_its_run_was_deleted_stores_the_run_again() -> None:
+    storage = InMemoryCheckpointStorage()
+    workflow = WorkflowBuilder(start_executor=Counter(), checkpoint_storage=storage).build()
+    await workflow.run("a", run_id="r")
+    for checkpoint_id in reversed(await storage.list_checkpoint_ids()):
+        await storage.delete(checkpoint_id)
+    assert (await workflow.run("b")).get_outputs() == ["b2"]
+    assert workflow.run_id == "r"

@@ -1,11 +1,20 @@
 """Messages that find no taker are told, or are an error if the workflow says so."""
 
+import threading
 from typing import Any
 
 import pytest
 from tests.workflow.nodes import MaybeStorage, ending, live_and_checkpointed, passing, read, sending, told
 
-from perdure import Case, Default, UndeliveredError, UndeliveredMessage, WorkflowBuilder
+from perdure import (
+    Case,
+    Default,
+    InMemoryCheckpointStorage,
+    UndeliveredError,
+    UndeliveredMessage,
+    WorkflowBuilder,
+    WorkflowRunState,
+)
 
 
 async def lost(builder: WorkflowBuilder) -> list[UndeliveredMessage]:
@@ -99,3 +108,9 @@ async def test_a_message_that_is_falsy_is_lost_or_delivered_like_any_other(messa
     a, b = sending("a", message), ending("b")
     result = await WorkflowBuilder(start_executor=a).add_edge(a, b).build().run(0)
     assert result.get_outputs() == [message]
+
+
+async def test_a_message_of_an_executor_without_edges_is_not_stored() -> None:
+    workflow = WorkflowBuilder(start_executor=sending("a", threading.Lock())).build()
+    result = await workflow.run(0, checkpoint_storage=InMemoryCheckpointStorage())
+    assert result.get_final_state() is WorkflowRunState.IDLE

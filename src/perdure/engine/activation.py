@@ -515,9 +515,12 @@ class ActivationRecorder:
             Output(name, kind, fix(value, f"output of executor {name!r}"), is_whole)
             for kind, value, is_whole in self._outputs
         ]
+        # A message that no edge can take is not encoded: the response of the last agent is as long as its conversation.
+        has_edges = bool(context.graph.groups_from[name])
         unrouted = [
             UnroutedMessage(fix(message, f"message of executor {name!r}"), target, message, due)
             for message, target, due in self._sent
+            if has_edges or target is not None or due is not None
         ]
         for text in context.values.warnings():
             self._emit_kept(warning_event(text))

@@ -56,6 +56,11 @@ class StoreCommitter:
     """The inbox as it was read together with the journal; None if it was not."""
     _has_committed: bool = False
 
+    @property
+    def has_commands(self) -> bool:
+        """False if the last commit has found the inbox empty."""
+        return not self._has_committed or self.waiting > 0
+
     async def open(self) -> Journal:
         """Return the journal since the head. Right after a commit it is empty and need not be read."""
         if self.head is None:

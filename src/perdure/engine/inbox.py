@@ -88,14 +88,14 @@ class Inbox:
     waits: bool
     """True to wait for timers of an idle run."""
     is_streamed: bool
+    is_stale: bool = True
+    """True if the inbox must be read."""
     _commands: list[AnyCommand] = field(default_factory=new_list, init=False)
     _applied: tuple[str, ...] = field(default=(), init=False)
     """Applied commands that may still be in the inbox: their commit may have failed."""
     _changed: Snapshot | None = field(default=None, init=False)
     """The snapshot of the loop when it last got a changed one."""
     _newest: int = field(default=0, init=False)
-    _is_stale: bool = field(default=True, init=False)
-    """True if the inbox must be read."""
     _known_at: Snapshot | None = field(default=None, init=False)
     """The snapshot at which the content of the inbox was known."""
     _read: Sequence[Command] | None = field(default=None, init=False)
@@ -108,14 +108,14 @@ class Inbox:
     def on_commit(self, newest: int, at: Snapshot) -> None:
         """Note the number of the newest waiting command, as the commit reported it."""
         self._read = None
-        self._is_stale = self._is_stale or newest > self._newest or bool(self._applied)
+        self.is_stale = self.is_stale or newest > self._newest or bool(self._applied)
         # A reader of a stream may take any time for the events of the commit, and somebody may send a command.
         self._known_at = None if self.is_streamed else at
 
     def refresh(self) -> None:
         """Read the inbox at the next look: a command is certainly there."""
         self._read = None
-        self._is_stale = True
+        self.is_stale = True
         self._known_at = None
 
     async def apply(self, snapshot: Snapshot) -> Applied | None:
@@ -123,7 +123,7 @@ class Inbox:
         if snapshot is self._changed:
             # The commit of the last change failed.
             self._applied = ()
-        if self._is_stale:
+        if self.is_stale:
             await self._refresh()
         if not (self._commands or self._applied) and snapshot.wake_at is None:
             self._changed = None
@@ -141,7 +141,7 @@ class Inbox:
 
     async def _refresh(self) -> bool:
         """Read the inbox. Return whether there are new commands."""
-        self._is_stale = False
+        self.is_stale = False
         if self.store is None:
             return False
         found, self._read = self._read, None
@@ -270,12 +270,12 @@ class Inbox:
     async def wait(self, snapshot: Snapshot) -> bool:
         """Wait for the next timer or command. Return False if there is nothing to wait for."""
         timer = snapshot.wake_at if self.waits and snapshot.next_timer is not None else None
-        if self.store is not None and (self._is_stale or snapshot is not self._known_at) and await self._refresh():
+        if self.store is not None and (self.is_stale or snapshot is not self._known_at) and await self._refresh():
             return True
         if timer is None:
             return False
         await _first(self.clock.sleep(seconds_until(self.clock, timer)), self._wait_for_command())
-        self._is_stale, self._known_at = self.store is not None, None
+        self.is_stale, self._known_at = self.store is not None, None
         return True
 
     async def _wait_for_command(self) -> None:
@@ -294,7 +294,7 @@ class Inbox:
         seen = await self.store.watch(self.run_id, seen=Mark())
         while not any(command.kind == "cancel" for command in await self.store.inbox(self.run_id)):
             seen = await self.store.watch(self.run_id, seen=seen, commands_only=True)
-        self._is_stale = True
+        self.is_stale = True
 
 
 async def waiting_answers(binding: Binding | None, run_id: str) -> Mapping[str, AnswerCommand]:

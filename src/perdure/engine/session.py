@@ -201,16 +201,20 @@ class Session:
 
     async def _continue(self, binding: Binding, own: LoadedRun) -> LoadedRun:
         """Continue the instance's run, without reading it again if no other process has advanced it."""
-        record = await binding.store.run(own.run_id)
-        if record is None:
-            # None of its checkpoints could be written, or all were deleted.
-            return await self._adopt(binding, own)
-        if record.head != own.head_id or any(entry_of(executor).run is not own for executor in self.lock.executors):
-            return await recovery.open_run(self.blueprint, binding, self.lock, own.run_id, takeover=self.call.takeover)
-        await self.lock.acquire(binding.store.place, own.run_id)
-        lease = await binding.store.acquire(own.run_id, takeover=self.call.takeover)
-        own.lease, own.binding, own.values = lease, binding, binding.values
-        return own
+        store = binding.store
+        await self.lock.acquire(store.place, own.run_id)
+        try:
+            lease = await store.acquire(own.run_id, takeover=self.call.takeover)
+            record = lease.record or await store.run(own.run_id)
+        except RunNotFoundError:
+            record = None
+        else:
+            is_held = all(entry_of(executor).run is own for executor in self.lock.executors)
+            if record is not None and not (is_held and record.head == own.head_id and record.nonce == own.origin.nonce):
+                return await recovery.open_run(self.blueprint, binding, self.lock, own.run_id, lease=lease)
+            own.lease, own.binding, own.values = lease, binding, binding.values
+        # Without a record, none of its checkpoints could be written, or all were deleted.
+        return own if record is not None else await self._adopt(binding, own)
 
     def _digest(self, binding: Binding) -> str | None:
         """Return the digest of the first message; None if it can't be stored."""
@@ -283,6 +287,7 @@ class Session:
                 store=binding.store if binding is not None and has_inbox else None,
                 waits=call.waits,
                 is_streamed=call.streaming,
+                is_stale=committer is None or committer.has_commands,
             ),
             run_id=run_id,
             only_applies_inbox=call.only_cancels,

@@ -148,6 +148,11 @@ def is_local_call(content: Content) -> bool:
     return content.type == "function_call" and not content.informational_only
 
 
+def content_types(messages: Iterable[Message]) -> set[str]:
+    """Return the types of all contents in a conversation."""
+    return {content.type for message in messages for content in message.contents}
+
+
 def call_ids_in(messages: Iterable[Message]) -> Iterator[str]:
     """Yield the ids of all calls in a conversation."""
     for message in messages:
@@ -164,7 +169,7 @@ def repair_conversation(messages: Sequence[Message], *, is_complete: bool = True
     so are approval requests. `is_complete=False` means that the provider stores the conversation and gets only new
     messages, so the call of a result may be missing here.
     """
-    if not any(content.type in _NEEDS_REPAIR for message in messages for content in message.contents):
+    if _NEEDS_REPAIR.isdisjoint(content_types(messages)):
         return [message for message in messages if message.contents]
     entries = _without_approvals(messages)
     if not is_complete:

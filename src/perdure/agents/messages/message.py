@@ -136,6 +136,8 @@ def normalize_messages(messages: AgentRunInputs | None = None, *, role: Role | s
     several = [given] if isinstance(given, str | Content | Message) else given
     if not isinstance(several, Sequence):
         raise TypeError(f"an agent takes a str, a Content, a Message or a list of these, not {given!r}")
+    if set(map(type, cast("Sequence[object]", several))) <= {Message}:
+        return list(cast("Sequence[Message]", several))
     found: list[Message] = []
     for each in cast("Sequence[object]", several):
         if isinstance(each, Message):

@@ -14,6 +14,7 @@ from perdure.agents.messages.content import Content, function_error
 from perdure.agents.messages.conversation import (
     INTERRUPTED,
     call_ids_in,
+    content_types,
     is_approval_request,
     is_approval_response,
     is_tool_question,
@@ -196,7 +197,7 @@ def resolve_answers(
         AgentInvalidResponseException: an answer without a question, or about another call.
     """
     resolved = Resolved(load_batches(session))
-    if not any(is_approval_response(content) for message in messages for content in message.contents):
+    if "function_approval_response" not in content_types(messages):
         return resolved
     conversation = _Conversation(messages, resolved.batches, owner, trusts_conversation=trusts_conversation)
     answered: dict[int, Batch] = {}
@@ -336,11 +337,14 @@ class ApprovedCalls:
 
         `is_complete=False` means that the provider stores the conversation.
         """
+        notes = self._own()
+        if not notes:
+            return []
         every = [content for message in messages for content in message.contents]
         known = {content.call_id for content in every if content.type == "function_result"}
         visible = set(call_ids_in(messages))
         found: list[Content] = []
-        for note in self._own().values():
+        for note in notes.values():
             call, result = Content.from_dict(note["call"]), note.get("result")
             if call.call_id in known or (is_complete and call.call_id not in visible):
                 self._note(call, None)

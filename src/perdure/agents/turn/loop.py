@@ -298,9 +298,13 @@ class TurnLoop:
         """Run as middleware around a model call: give its calls unique ids."""
         await call_next()
         if isinstance(context.result, ResponseStream):
-            context.result.with_result_hook(self._call_ids().assign)
+            context.result.with_result_hook(self._with_unique_call_ids)
         elif context.result is not None:
-            context.result = self._call_ids().assign(context.result)
+            context.result = self._with_unique_call_ids(context.result)
+
+    def _with_unique_call_ids(self, response: ChatResponse[Any]) -> ChatResponse[Any]:
+        has_calls = any(is_local_call(each) for message in response.messages for each in message.contents)
+        return self._call_ids().assign(response) if has_calls else response
 
     async def _call_model(self) -> AsyncGenerator[ChatResponseUpdate]:
         options = dict(self.options)
