@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import hypothesis
 import pytest
 from tests.soak import MEMORY
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 # Tests start programs by the hundred: what these import is compiled once, whatever the environment says about it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# A loaded machine takes any time for an example, which says nothing about the example.
+hypothesis.settings.register_profile("perdure", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("perdure")
 
 Storage: TypeAlias = InMemoryCheckpointStorage | FileCheckpointStorage | SqliteCheckpointStorage
 
