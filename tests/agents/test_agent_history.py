@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.agents.stub_model import Model
 
-from perdure.agents import Agent, InMemoryHistoryProvider
+from perdure.agents import Agent, InMemoryHistoryProvider, Message
 from perdure.errors import AgentInvalidRequestException
 from perdure.testing.scripted import ScriptedChatClient, ToolCall
 
@@ -50,6 +50,29 @@ async def test_what_was_said_is_written_once_and_in_order(stream: bool) -> None:
         await run(agent, session, stream=stream)
         histories.append(kinds(session))
     assert histories[0] == histories[1] == ["text", "function_call", "function_result", "text", "text", "text"]
+
+
+@pytest.mark.parametrize("per_call", [False, True], ids=["per turn", "per call"])
+async def test_a_transcript_that_is_passed_again_is_stored_and_shown_once(per_call: bool) -> None:  # noqa: FBT001
+    agent = agent_of("hello", "hello", "bye", per_call=per_call)
+    session = agent.create_session()
+    transcript = [Message("user", "hi")]
+    for said in ("hi", "leave"):
+        response = await agent.run(transcript, session=session)
+        transcript += [*(Message.from_dict(each.to_dict()) for each in response.messages), Message("user", said)]
+    await agent.run(transcript, session=session)
+    stored = [message.text for message in session.state["in_memory"]["messages"]]
+    assert stored == ["hi", "hello", "hi", "hello", "leave", "bye"]
+    assert isinstance(agent.client, ScriptedChatClient)
+    assert [message.text for message in agent.client.calls[-1].messages[1:]] == stored[:-1]
+
+
+async def test_a_user_who_says_the_same_twice_is_heard_twice() -> None:
+    agent = agent_of("hello", "hello", per_call=False)
+    session = agent.create_session()
+    for _ in range(2):
+        await agent.run("hi", session=session)
+    assert [message.text for message in session.state["in_memory"]["messages"]] == ["hi", "hello"] * 2
 
 
 @pytest.mark.parametrize("stream", [False, True])

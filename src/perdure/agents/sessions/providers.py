@@ -194,9 +194,11 @@ class HistoryProvider(ContextProvider, ABC):
     async def before_run(
         self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: dict[str, Any]
     ) -> None:
-        """Load the history into the context."""
+        """Load the history into the context. An input that repeats the whole history is reduced to what follows it."""
         del agent, session
         found = await self.get_messages(context.session_id, state=state)
+        if _begins_with(context.input_messages, found):
+            context.input_messages = context.input_messages[len(found) :]
         # Extend directly: `extend_messages` would copy each message of a long history to attribute it.
         context.context_messages.setdefault(self.source_id, []).extend(found)
 
@@ -216,6 +218,18 @@ class HistoryProvider(ContextProvider, ABC):
             messages += context.response.messages
         if messages:
             await self.save_messages(context.session_id, messages, state=state)
+
+
+def _begins_with(messages: Sequence[Message], history: Sequence[Message]) -> bool:
+    """Return True if messages repeat a whole history. A user may say the same twice, so it must contain a reply."""
+    return (
+        len(messages) >= len(history)
+        and any(known.role == "assistant" for known in history)
+        and all(
+            (message.role, message.contents) == (known.role, known.contents)
+            for message, known in zip(messages, history, strict=False)
+        )
+    )
 
 
 class InMemoryHistoryProvider(HistoryProvider):
