@@ -104,7 +104,10 @@ async def _choose(graph: Graph, group: EdgeGroup, message: Any) -> Sequence[str]
         case SwitchCaseEdgeGroup():
             return (await _switch(graph, group, message),)
         case FanOutEdgeGroup():
-            return group.target_ids if group.selection_func is None else await _select(group, message)
+            # A selection sees only messages that some target can handle.
+            is_asked = group.selection_func is not None
+            is_asked = is_asked and any(accepts(graph.executors[each], message) for each in group.target_ids)
+            return await _select(group, message) if is_asked else group.target_ids
         case _:
             edge = group.edges[0]
             # A condition sees only messages that its target can handle.
