@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback as tracebacks
 import warnings
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing_extensions import TypeVar
 from perdure.typenames import dotted_name, type_named
 
 if TYPE_CHECKING:
+    import builtins
     from collections.abc import Mapping
 
 DataT = TypeVar("DataT", default=Any)
@@ -79,7 +81,11 @@ class WorkflowEventSource(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkflowErrorDetails:
-    """An exception as data."""
+    """An exception as data.
+
+    With the environment variable `ENABLE_SENSITIVE_DATA=false` the message is the name of the class, and there is no
+    traceback.
+    """
 
     error_type: str
     message: str
@@ -89,9 +95,18 @@ class WorkflowErrorDetails:
 
     @classmethod
     def from_exception(
-        cls, exc: BaseException, *, executor_id: str | None = None, extra: dict[str, Any] | None = None
+        cls,
+        exc: BaseException,
+        *,
+        include_sensitive_data: bool | None = None,
+        executor_id: str | None = None,
+        extra: dict[str, Any] | None = None,
     ) -> WorkflowErrorDetails:
-        """Describe an exception, with its traceback."""
+        """Describe an exception. `include_sensitive_data` overrides the environment variable."""
+        if include_sensitive_data is None:
+            include_sensitive_data = os.environ.get("ENABLE_SENSITIVE_DATA", "true").lower() not in {"false", "0"}
+        if not include_sensitive_data:
+            return cls(type(exc).__name__, type(exc).__name__, None, executor_id, extra)
         text = "".join(tracebacks.format_exception(type(exc), exc, exc.__traceback__))
         return cls(type(exc).__name__, str(exc), text, executor_id, extra)
 
@@ -339,17 +354,24 @@ class WorkflowEvent(Generic[DataT]):
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> WorkflowEvent[Any]:
-        """Create a request from `to_dict`. Types are looked up among loaded classes; nothing is imported or called."""
+    def from_dict(
+        cls, data: Mapping[str, Any], *, allowed_types: Mapping[str, builtins.type[Any]] | None = None
+    ) -> WorkflowEvent[Any]:
+        """Create a request from `to_dict`.
+
+        Types are looked up in `allowed_types` and among loaded classes; nothing is imported or called.
+        """
+        allowed = allowed_types or {}
         for name in ("data", "request_id", "source_executor_id", "request_type", "response_type"):
             if name not in data:
                 raise KeyError(f"a request needs {name!r}")
         request_data: object = data["data"]
         found, response_type = dotted_name(type(request_data)), data["response_type"]
-        if found != data["request_type"] and not _is_named(request_data, data["request_type"]):
+        is_named = found == data["request_type"] or allowed.get(data["request_type"]) is type(request_data)
+        if not is_named and not _is_named(request_data, data["request_type"]):
             raise TypeError(f"the request is a {found}, not the {data['request_type']} it is said to be")
         if isinstance(response_type, str):
-            response_type = type_named(response_type)
+            response_type = allowed.get(response_type) or type_named(response_type)
         return cls.request_info(data["request_id"], data["source_executor_id"], request_data, response_type)
 
 

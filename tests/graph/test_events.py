@@ -194,6 +194,16 @@ def test_error_details_describe_an_exception() -> None:
     assert "test_events.py" in details.traceback
 
 
+def test_error_details_can_leave_out_what_may_be_sensitive(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ValueError("no such thing")
+    hidden = WorkflowErrorDetails("ValueError", "ValueError", executor_id="a")
+    found = WorkflowErrorDetails.from_exception(error, include_sensitive_data=False, executor_id="a")
+    assert found == hidden
+    monkeypatch.setenv("ENABLE_SENSITIVE_DATA", "False")
+    assert WorkflowErrorDetails.from_exception(error, executor_id="a") == hidden
+    assert WorkflowErrorDetails.from_exception(error, include_sensitive_data=True).message == "no such thing"
+
+
 def test_run_states_are_strings_named_as_they_are_valued() -> None:
     assert {state.name for state in WorkflowRunState} == {
         *("STARTED", "IN_PROGRESS", "IN_PROGRESS_PENDING_REQUESTS", "IDLE"),

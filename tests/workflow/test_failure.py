@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from perdure import (
     Executor,
     InMemoryCheckpointStorage,
     RunBusyError,
+    SqliteCheckpointStorage,
     WorkflowBuilder,
     WorkflowContext,
     WorkflowConvergenceException,
@@ -46,6 +48,22 @@ async def test_the_error_of_an_executor_comes_out_unchanged(storage: MaybeStorag
     with pytest.raises(OddError) as caught:
         await workflow.run(1)
     assert caught.value is error
+
+
+async def test_details_of_a_failure_can_be_hidden_from_events_and_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENABLE_SENSITIVE_DATA", "false")
+    async with SqliteCheckpointStorage(tmp_path / "runs.db") as storage:
+        failing_node = failing("a", ValueError("the password is hunter2"))
+        stream = WorkflowBuilder(start_executor=failing_node, checkpoint_storage=storage).build().run(1, stream=True)
+        with pytest.raises(ValueError, match="hunter2"):
+            await stream.get_final_response()
+    details = [event.details for event in stream.updates if event.details is not None]
+    assert [(each.message, each.traceback) for each in details] == [("ValueError", None)] * 2
+    stored = (tmp_path / "runs.db").read_bytes()
+    assert b"ValueError" in stored
+    assert b"hunter2" not in stored
 
 
 @live_and_checkpointed
