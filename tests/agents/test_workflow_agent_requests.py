@@ -9,9 +9,11 @@ from tests.agents.desks import Asker, Question, answer, calls, desk, saved, talk
 
 from perdure import (
     AlreadyAnsweredError,
+    AnswerTypeError,
     Executor,
     InMemoryCheckpointStorage,
     UnknownRequestError,
+    WorkflowBuilder,
     WorkflowContext,
     WorkflowEvent,
     handler,
@@ -56,6 +58,50 @@ def test_arguments_that_lack_something_are_refused(payload: dict[str, Any]) -> N
 def test_arguments_are_an_id_and_an_event() -> None:
     event = WorkflowEvent.request_info("r", "asker", "what?", str)
     assert Args("r", event).to_dict() == {"request_id": "r", "request_event": event.to_dict()}
+
+
+def test_types_that_the_program_allows_are_found_by_their_names() -> None:
+    payload = Args("r", WorkflowEvent.request_info("r", "asker", Question("what?"), Question)).to_dict()
+    payload["request_event"] |= {"request_type": "shop.Question", "response_type": "shop.Question"}
+    with pytest.raises(TypeError):
+        Args.from_dict(payload)
+    allowed = {"shop.Question": Question}
+    event = Args.from_dict(payload, allowed_types=allowed).request_event
+    assert event.response_type is Question
+    assert WorkflowEvent.from_dict(payload["request_event"], allowed_types=allowed).data is event.data
+
+
+class Poet(Executor):
+    """Asks for a text with a text."""
+
+    @handler
+    async def take(self, _: list[Message], ctx: WorkflowContext[str, str]) -> None:
+        await ctx.request_info(Content.from_text("Which rhyme?", user_input_request=True), Content)
+
+    @response_handler
+    async def answered(self, _: Content, rhyme: Content, ctx: WorkflowContext[str, str]) -> None:
+        await ctx.yield_output(f"{rhyme.type}: {rhyme.text}")
+
+
+async def test_a_question_that_is_a_text_is_a_call_that_a_text_can_answer() -> None:
+    talker = desk(Poet("poet"))
+    response = await talker.run("write")
+    (call,) = calls(response)
+    assert call.name == "request_info"
+    assert response.user_input_requests == []
+    assert (await talker.run(answer(call, result="heart"))).text == "text: heart"
+
+
+async def test_a_str_answers_a_request_for_a_content_with_the_store_alone() -> None:
+    storage = InMemoryCheckpointStorage()
+    poet = Poet("poet")
+    workflow = WorkflowBuilder(start_executor=poet, checkpoint_storage=storage).build()
+    result = await workflow.run([Message("user", "write")], run_id="r")
+    (request,) = result.get_request_info_events()
+    with pytest.raises(AnswerTypeError):
+        await storage.respond("r", {request.request_id: 3})
+    await storage.respond("r", {request.request_id: "heart"})
+    assert (await workflow.run(run_id="r")).get_outputs() == ["text: heart"]
 
 
 async def test_an_answer_is_found_by_its_request() -> None:

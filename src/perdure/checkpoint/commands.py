@@ -222,9 +222,12 @@ def _adapter(type_expression: object) -> _Adapter | str:
 
 
 def _make_adapter(type_expression: object) -> _Adapter | str:
-    from pydantic import ConfigDict, TypeAdapter  # noqa: PLC0415 - imported on first use
+    from pydantic import AfterValidator, ConfigDict, TypeAdapter  # noqa: PLC0415 - imported on first use
 
     try:
+        # A class that text can answer, such as Content, says so.
+        if (from_text := getattr(type_expression, "__perdure_from_text__", None)) is not None:
+            type_expression = typing.cast("Any", type_expression) | typing.Annotated[str, AfterValidator(from_text)]
         if sys.version_info < (3, 12):
             type_expression = _with_readable_typed_dicts(type_expression)
         wrapped: Any = types.GenericAlias(tuple, (type_expression,))

@@ -128,6 +128,8 @@ class Content:
         """Create a text."""
         return cls("text", text=text, **more)
 
+    __perdure_from_text__ = from_text
+
     @classmethod
     def from_text_reasoning(cls, *, text: str | None = None, protected_data: str | None = None, **more: Any) -> Content:
         """Create a model's reasoning, as text or as data that only the provider can read."""

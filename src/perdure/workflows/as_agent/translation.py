@@ -49,7 +49,9 @@ class RequestInfoFunctionArgs:
         return {"request_id": self.request_id, "request_event": self.request_event.to_dict()}
 
     @classmethod
-    def from_dict(cls, payload: Mapping[str, Any]) -> RequestInfoFunctionArgs:
+    def from_dict(
+        cls, payload: Mapping[str, Any], *, allowed_types: Mapping[str, type[Any]] | None = None
+    ) -> RequestInfoFunctionArgs:
         """Read the output of `to_dict`. Raises ValueError if something is missing."""
         for name in ("request_id", "request_event"):
             if not payload.get(name):
@@ -57,13 +59,15 @@ class RequestInfoFunctionArgs:
                     f"the arguments of a {REQUEST_INFO_FUNCTION_NAME!r} call need a request_id and a request_event; "
                     f"{name!r} is missing or empty"
                 )
-        return cls(payload["request_id"], WorkflowEvent.from_dict(payload["request_event"]))
+        return cls(
+            payload["request_id"], WorkflowEvent.from_dict(payload["request_event"], allowed_types=allowed_types)
+        )
 
 
 def request_content(event: WorkflowEvent[Any]) -> Content:
-    """Return a request as a content: an agent's question as it is, everything else as a call."""
+    """Return a request as a content: an agent's question as it is, a text and everything else as a call."""
     data: object = event.data
-    if isinstance(data, Content) and data.user_input_request:
+    if isinstance(data, Content) and data.user_input_request and data.type != "text":
         return data
     arguments = RequestInfoFunctionArgs(event.request_id, event).to_dict()
     return Content.from_function_call(event.request_id, REQUEST_INFO_FUNCTION_NAME, arguments=arguments)
@@ -140,9 +144,11 @@ def _answer(content: Content, event: WorkflowEvent[Any] | None) -> Any:
     """
     if event is not None and isinstance(content.result, Content):
         return content.result
-    if event is None or event.response_type is Content or content.type == "function_approval_response":
+    if event is None or content.type == "function_approval_response":
         return content
-    return content.result
+    data: object = event.data
+    is_call = event.response_type is Content and isinstance(data, Content) and data.type != "text"
+    return content if is_call else content.result
 
 
 def to_plain_messages(messages: Iterable[Message]) -> list[Message]:
