@@ -50,21 +50,24 @@ if TYPE_CHECKING:
 _CHOSEN: Final = "chosen"
 _VALUE: Final = "value"
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
+# The longest tool name that providers allow.
 _NAME_LENGTH_MAX: Final = 64
-"""The longest tool name that providers allow."""
 _NO_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of the things that a model can choose: its tool, and what it stands for."""
+    """One of the things that a model can choose: its tool, and what it stands for.
+
+    Attributes:
+        means: A node, or the name of a type.
+        shape: The form of the tool's arguments.
+    """
 
     tool_name: str
     means: str
-    """A node, or the name of a type."""
     description: str
     shape: Shape = field(default_factory=lambda: _NO_ARGUMENTS)
-    """The form of the tool's arguments."""
 
 
 def choices_of(output: Output) -> tuple[Choice, ...]:
@@ -188,8 +191,8 @@ def call_ids(messages: Iterable[Message]) -> frozenset[str]:
     return frozenset({each.call_id for each in contents if each.type == "function_call" and each.call_id})
 
 
+# The contents that go into conversations. Tool calls and their results stay with the agent.
 _SHARED_CONTENTS: Final = frozenset({"text", "data", "uri", "hosted_file"})
-"""The contents that go into conversations. Tool calls and their results stay with the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +206,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class AnswerReader:
-    """Reads the answers of one node."""
+    """Reads the answers of one node.
+
+    Attributes:
+        author: The author of messages.
+    """
 
     output: Output
     choices: Sequence[Choice]
     author: str
-    """The author of messages."""
 
     def read(self, response: AgentExecutorResponse, *, before: Collection[str]) -> Answer:
         """Read a response. Raises InvalidValueError with the text for the model, if the response cannot be used."""
@@ -309,12 +315,12 @@ def _last_text(messages: Sequence[Message]) -> str:
     return ""
 
 
+# The outputs that only an `Agent` can make, as the reason for errors.
 _NEEDS: Final[Mapping[type[Any], str]] = {
     Handoffs: "is a router",
     UnionOutput: "has an output of several types",
     StructuredOutput: "has a structured output",
 }
-"""The outputs that only an `Agent` can make, as the reason for errors."""
 
 
 def configure_agent(node: Node, agent: SupportsAgentRun, choices: Sequence[Choice]) -> SupportsAgentRun:

@@ -84,18 +84,18 @@ class AgentWorkflowBuilder:
     """
 
     def __init__(self, *, clock: Clock | None = None) -> None:
+        # The nodes and edges, and the agents, are added by `build`.
         self._parts = Parts(definition=Definition(name=None, nodes=(), edges=()), agents={}, clock=clock)
-        """The nodes and edges, and the agents, are added by `build`."""
         self._problems: list[str] = []
         self._nodes: list[Node] = []
         self._edges: list[Edge] = []
         self._sources: tuple[str, ...] = ()
+        # `to` was called after the last `from_`.
         self._has_target = True
-        """`to` was called after the last `from_`."""
+        # The number of edges that the last `to` added.
         self._latest = 0
-        """The number of edges that the last `to` added."""
+        # Pairs of a node and a type by which `when_type` routes.
         self._routed_types: list[tuple[str, str]] = []
-        """Pairs of a node and a type by which `when_type` routes."""
         self._client: SupportsChatGetResponse | None = None
         self._tools: dict[str, Any] = {}
 

@@ -158,7 +158,11 @@ class Runner:
 
 @dataclass
 class Call:
-    """One call of `run` or `resume`: it runs an execution until it is idle."""
+    """One call of `run` or `resume`: it runs an execution until it is idle.
+
+    Attributes:
+        _has_begun: The execution began before this call.
+    """
 
     runner: Runner
     execution_id: str | None
@@ -166,7 +170,6 @@ class Call:
     options: dict[str, Any] = field(repr=False)
     is_new: bool
     _has_begun: bool = field(default=False, init=False)
-    """The execution began before this call."""
     _id: str = field(init=False)
     _graph: Workflow = field(init=False, repr=False)
 

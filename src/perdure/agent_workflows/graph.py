@@ -57,8 +57,8 @@ T = TypeVar("T")
 
 WAITING_MAX: Final = 1000
 """How many executions of one workflow may wait in memory."""
+# The call that an agent asks to permit when a node asks for approval: agents can only ask for approvals of calls.
 _APPROVAL: Final = "approve_output_of_node"
-"""The call that an agent asks to permit when a node asks for approval: agents can only ask for approvals of calls."""
 
 
 def keep_waiting(waiting: dict[str, T], key: str, value: T, what: str, *, limit: int = WAITING_MAX) -> None:
@@ -267,7 +267,11 @@ SUPERSTEPS_MAX: Final = 1_000_000_000
 
 @dataclass(kw_only=True)
 class Parts:
-    """The parts of a built workflow: its definition, an agent for each node, and its stores."""
+    """The parts of a built workflow: its definition, an agent for each node, and its stores.
+
+    Attributes:
+        _version: The version of the definition in the store, once it is saved.
+    """
 
     definition: Definition
     agents: Mapping[str, SupportsAgentRun]
@@ -276,7 +280,6 @@ class Parts:
     session_store: SessionStore | None = None
     clock: Clock | None = None
     _version: int | None = field(default=None, init=False)
-    """The version of the definition in the store, once it is saved."""
 
     @property
     def name(self) -> str:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from perdure import CheckpointStorage, PendingRequest
     from perdure.agent_workflows.messages import ExecutionStatus
 
+# The name under which the engine cancels a run whose time is up.
 _DEADLINE: Final = "its deadline"
-"""The name under which the engine cancels a run whose time is up."""
 
 
 async def latest_execution(storage: CheckpointStorage, name: str) -> str:

@@ -38,12 +38,15 @@ class TemplateError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A name in a template. An optional one is empty if there is no value."""
+    """A name in a template. An optional one is empty if there is no value.
+
+    Attributes:
+        place: The place of the value, once it is resolved.
+    """
 
     name: str
     is_optional: bool = False
     place: Place | None = None
-    """The place of the value, once it is resolved."""
 
     @classmethod
     def parse(cls, text: str) -> Reference:
@@ -207,13 +210,13 @@ class _Resolver:
         self._plan = plan
         self._nodes = {node.id: node for node in plan.definition.nodes}
         self._keys = {id_: readable_keys(node, self._nodes) for id_, node in self._nodes.items()}
+        # The writers of each key, in the order of declaration.
         self._writers: dict[str, list[str]] = {}
-        """The writers of each key, in the order of declaration."""
         for id_, keys in self._keys.items():
             for key in keys or ():
                 self._writers.setdefault(key, []).append(id_)
+        # The nodes whose keys are not known in advance.
         self._unknown = [id_ for id_, keys in self._keys.items() if keys is None]
-        """The nodes whose keys are not known in advance."""
         self._leading_to = cache(plan.leading_to)
 
     def place_of(self, node_id: str, name: str) -> InRequest | InOutputs:

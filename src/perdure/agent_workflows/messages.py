@@ -25,15 +25,18 @@ class ThreadPosition:
 
 @dataclass(frozen=True, slots=True)
 class NodeTask:
-    """A task for a node: its text, after the messages at `past` and those in `history`."""
+    """A task for a node: its text, after the messages at `past` and those in `history`.
+
+    Attributes:
+        visit: The number of tasks that the node had before in this execution.
+        error: For a fallback: the error of the node that it replaces.
+    """
 
     node_id: str
     visit: int
-    """The number of tasks that the node had before in this execution."""
     text: str
     history: tuple[Message, ...] = ()
     error: str | None = None
-    """For a fallback: the error of the node that it replaces."""
     past: ThreadPosition | None = None
 
 
@@ -42,6 +45,9 @@ class NodeResult:
     """The outputs of a node by key, or the denial of a person.
 
     `text` is the whole output as one text. `said` are the messages for the conversation.
+
+    Attributes:
+        denied: The reason of the denial.
     """
 
     node_id: str
@@ -50,7 +56,6 @@ class NodeResult:
     text: str = ""
     said: tuple[Message, ...] = ()
     denied: str | None = None
-    """The reason of the denial."""
     is_timed_out: bool = False
 
 
@@ -79,14 +84,17 @@ class NodeApprovalResponse:
 
 @dataclass(frozen=True, slots=True)
 class NodeApprovalRequest:
-    """Asks a person to approve the output of a node. Answer with `approve()` or `deny()`."""
+    """Asks a person to approve the output of a node. Answer with `approve()` or `deny()`.
+
+    Attributes:
+        timeout: After this time the request counts as denied.
+    """
 
     node_id: str
     agent_name: str
     message: str
     outputs: Mapping[str, Any]
     timeout: timedelta | None = None
-    """After this time the request counts as denied."""
 
     @staticmethod
     def approve(reason: str | None = None, *, resume_data: Mapping[str, Any] | None = None) -> NodeApprovalResponse:
@@ -110,6 +118,13 @@ class AgentWorkflowResult:
     `final_answer` joins the texts of the nodes before END; None if there are none. `outputs` are those of all nodes, as
     `node.key`. `success` is False if a person denied the output of a node with `on_error="stop"`, or if no end was
     reached. For an execution that waits, sleeps or was cancelled, the result has what is known so far.
+
+    Attributes:
+        failed: The errors of nodes that failed while the execution went on.
+        skipped: The reasons why nodes were skipped.
+        duration: In seconds, waiting included.
+        requests: The open requests by id, if the execution waits: mostly `NodeApprovalRequest`s. `resume` takes the
+            answers.
     """
 
     execution_id: str
@@ -117,15 +132,11 @@ class AgentWorkflowResult:
     final_answer: str | None = None
     outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     failed: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The errors of nodes that failed while the execution went on."""
     skipped: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The reasons why nodes were skipped."""
     error: str | None = None
     duration: float = 0.0
-    """In seconds, waiting included."""
     state: ExecutionStatus = "completed"
     requests: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """The open requests by id, if the execution waits: mostly `NodeApprovalRequest`s. `resume` takes the answers."""
 
     @property
     def is_waiting(self) -> bool:
@@ -173,14 +184,17 @@ class WorkflowLayerStartedEvent:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowLayerCompletedEvent:
-    """All nodes of a layer have ended or are skipped."""
+    """All nodes of a layer have ended or are skipped.
+
+    Attributes:
+        duration: In seconds.
+    """
 
     type: ClassVar[str] = "layer_completed"
     layer: int
     nodes: tuple[str, ...]
     iteration: int = 0
     duration: float = 0.0
-    """In seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,13 +42,13 @@ Context: TypeAlias = WorkflowContext[Any, AgentResponse | AgentResponseUpdate]
 
 TIMED_OUT: Final = NodeApprovalResponse(approved=False, is_timed_out=True)
 """The default answer of an approval request with a deadline."""
+# How often a model may answer in one attempt, until the answer can be used.
 _ANSWERS_MAX: Final = 3
-"""How often a model may answer in one attempt, until the answer can be used."""
 _TASK: Final = "task"
+# The ids of tool calls before the task: choices are among those after it.
 _CALLS_BEFORE: Final = "calls_before"
-"""The ids of tool calls before the task: choices are among those after it."""
+# The number of unusable answers in this task. The keys of this scope are stored.
 _INVALID_ANSWERS: Final = "answers_in_vain"
-"""The number of unusable answers in this task. The keys of this scope are stored."""
 
 
 class _NoMarkError(Exception):

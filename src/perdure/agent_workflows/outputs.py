@@ -366,12 +366,12 @@ def _require_none(problems: Iterable[str]) -> None:
         raise InvalidValueError("; ".join(found))
 
 
+# A schema, and the whole schema that its references point into.
 _Located: TypeAlias = tuple[Mapping[str, Any], Mapping[str, Any]]
-"""A schema, and the whole schema that its references point into."""
 _TEXT: Final[Mapping[str, Any]] = {"type": "string"}
 _SCALARS: Final = frozenset({"string", "number", "integer", "boolean", "null"})
+# Rules that may allow more than `properties` names.
 _OPEN: Final = frozenset({"allOf", "if", "not", "patternProperties", "dependentSchemas", "$dynamicRef"})
-"""Rules that may allow more than `properties` names."""
 
 
 def find_dead_end(node: Node, nodes: Mapping[str, Node], key: str, path: Iterable[str]) -> str | None:

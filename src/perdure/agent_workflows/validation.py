@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 CONDUCTOR: Final = "conductor"
 """The id of the executor that starts the nodes."""
 _RESERVED: Final = frozenset({START, END, INPUT, CONDUCTOR})
+# Characters that would give `{{node.key?}}` another meaning.
 _UNREADABLE: Final = re.compile(r"[.{}?]|^\s|\s$")
-"""Characters that would give `{{node.key?}}` another meaning."""
 _KEY_RULE: Final = "a key has no '.', '?' or braces, and no space at its ends"
 _KINDS: Final = TypeAdapter(Definition)
 

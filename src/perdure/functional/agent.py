@@ -41,10 +41,13 @@ class FunctionalWorkflowAgent(BaseAgent):
 
     In a handler of another workflow the function is part of that run, unless the call has a `run_id`: its steps are
     recorded there, and its questions are requests of the enclosing executor. Its own storage is for its own runs.
+
+    Attributes:
+        records_itself: In a workflow its steps are recorded one by one: the enclosing executor does not record the turn
+            as a whole.
     """
 
     records_itself: ClassVar[bool] = True
-    """In a workflow its steps are recorded one by one: the enclosing executor does not record the turn as a whole."""
 
     REQUEST_INFO_FUNCTION_NAME: ClassVar[str] = REQUEST_INFO_FUNCTION_NAME
 

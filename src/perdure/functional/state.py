@@ -50,14 +50,17 @@ _FIRST: Rank = (0, "", "")
 @register_type(name=_OUTCOME)
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """The recorded result of a step that has set state. A step that has set none is recorded with its result alone."""
+    """The recorded result of a step that has set state. A step that has set none is recorded with its result alone.
+
+    Attributes:
+        ranks: By key: the order of the write among others.
+        rests_on: By key: the steps that had set it before and were not recorded yet, and how often each of them had.
+    """
 
     result: Any
     state: dict[str, Any] = field(default_factory=dict[str, Any])
     ranks: dict[str, Any] = field(default_factory=dict[str, Any])
-    """By key: the order of the write among others."""
     rests_on: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
-    """By key: the steps that had set it before and were not recorded yet, and how often each of them had."""
 
     def rank(self, key: str) -> Rank:
         """Return the order of a write among others."""
@@ -88,27 +91,30 @@ class MemoryStore(dict[str, Any]):
 
 @dataclass(slots=True, eq=False)
 class Writer:
-    """A call of a step that may set state."""
+    """A call of a step that may set state.
+
+    Attributes:
+        state: None for a recorded step that this entry of the function has not come to.
+        order: A sort key: later calls have larger ones.
+        place: The key of its record, which is the same in every process and in forks.
+        calls: The number of steps that were called inside it.
+        seen: By key: when it was read last.
+        sets: By key: how often it was set.
+        conflicts: Texts of warnings.
+    """
 
     state: FunctionState | None
-    """None for a recorded step that this entry of the function has not come to."""
     name: str
     order: str
-    """A sort key: later calls have larger ones."""
     began: int
     outer: Writer | None = None
     place: str = ""
-    """The key of its record, which is the same in every process and in forks."""
     calls: int = 0
-    """The number of steps that were called inside it."""
     seen: dict[str, int] = field(default_factory=dict[str, int])
-    """By key: when it was read last."""
     sets: Counter[str] = field(default_factory=Counter[str])
-    """By key: how often it was set."""
     is_recorded: bool = False
     has_ended: bool = False
     conflicts: list[str] = field(default_factory=list[str])
-    """Texts of warnings."""
 
     @property
     def is_over(self) -> bool:
@@ -136,17 +142,20 @@ class Writer:
 
 @dataclass(slots=True, eq=False)
 class _Write:
-    """A value that a step has set."""
+    """A value that a step has set.
+
+    Attributes:
+        shown: The time since when steps see it.
+        reached: The time since when the function sees it.
+        rests_on: By place of a step that was not recorded when this was set: how often that had set the key before.
+    """
 
     rank: Rank
     give: Callable[[], Any]
     writer: Writer
     shown: float
-    """The time since when steps see it."""
     reached: float
-    """The time since when the function sees it."""
     rests_on: Mapping[str, int] = field(default_factory=dict[str, int])
-    """By place of a step that was not recorded when this was set: how often that had set the key before."""
 
     @classmethod
     def ahead(cls, name: str, place: str, rank: Rank, rests_on: Mapping[str, int], give: Callable[[], Any]) -> _Write:
@@ -173,12 +182,12 @@ class FunctionState:
 
     def __init__(self, store: State | MemoryStore, past: Iterable[tuple[str, _Write]] = ()) -> None:
         self._store = store
+        # By key: all writes, also those that the function has not come to. The highest rank is last.
         self._writes: dict[str, list[_Write]] = {}
-        """By key: all writes, also those that the function has not come to. The highest rank is last."""
+        # By key that steps have set: the value before.
         self._floors: dict[str, Any] = {}
-        """By key that steps have set: the value before."""
+        # The places of recorded steps.
         self._recorded: set[str] = set()
-        """The places of recorded steps."""
         self._lock = threading.RLock()
         self._time = 0
         self._calls = 0
@@ -407,8 +416,8 @@ class _Reader:
     def __init__(self, activation: ActivationRecorder) -> None:
         self._context = activation.context
         self._function = place_of_step(activation) or activation.activation_id
+        # Results of steps that are in memory only, by place.
         self.held = activation.context.held(activation.activation_id)
-        """Results of steps that are in memory only, by place."""
 
     def writes(self, place: str) -> Iterator[tuple[str, _Write]]:
         """Yield the state that a step has set, by key.

@@ -199,8 +199,8 @@ class _RecordedCall:
     def __init__(self, context: RunContext, call: StepCall) -> None:
         self._context = context
         self._has_failed = call.has_failed
+        # Each attempt has a new one: an attempt that is late may still run in its thread.
         self._writer = context.state.begin_call(call.name)
-        """Each attempt has a new one: an attempt that is late may still run in its thread."""
 
     def in_attempt(self, fn: Callable[..., Any], finish: Callable[[Any, Writer], Any]) -> Callable[..., Any]:
         """Return a function, plain or async as `fn` is, each call of which is an attempt that may set state."""

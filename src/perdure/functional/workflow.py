@@ -138,8 +138,8 @@ def _steps_named_in(func: Callable[..., Any]) -> Iterator[StepWrapper[Any]]:
 logger = logging.getLogger(__name__)
 
 _RUN_OPTIONS = frozenset({"stream", *WorkflowRunOptions.__annotations__})
+# How similar to an option a keyword must be to count as a misspelt one.
 _SIMILARITY_MIN = 0.85
-"""How similar to an option a keyword must be to count as a misspelt one."""
 _OPTIONS_OF_A_RUN = ("deadline", "budget", "takeover", "client_kwargs")
 
 

@@ -60,10 +60,10 @@ _PARAMETERS_WITH_CONTEXT = 2
 _SEVERAL = 2
 _UNNAMED_ID = "_CallbackAggregator_unnamed"
 
+# The inputs, and the answers in order of arrival.
 _CONVERSATION_KEY: Final = "said"
-"""The inputs, and the answers in order of arrival."""
+# Shared state that the dispatcher writes and participants read.
 _SCOPE: Final = "concurrent"
-"""Shared state that the dispatcher writes and participants read."""
 _IS_OVER_KEY: Final = "is_over"
 _TERMINATION_CONDITION_MET: Final = "The conversation has reached its termination condition."
 

@@ -59,12 +59,12 @@ AUTONOMOUS_PROMPT: Final = "Nobody has answered. Go on by yourself with what you
 AUTONOMOUS_TURN_LIMIT: Final = 50
 _CORRECTIONS_MAX: Final = 2
 _NO_CONTENT: Final = "the messages have no text, image or file"
+# Number of turns the agent has continued by itself.
 _TURNS_KEY = "autonomous_turns"
-"""Number of turns the agent has continued by itself."""
+# The conversation as this agent received it, without tool calls.
 _CONVERSATION_KEY = "said"
-"""The conversation as this agent received it, without tool calls."""
+# Number of times the agent was told to hand off to one agent only.
 _CORRECTIONS_KEY = "corrections"
-"""Number of times the agent was told to hand off to one agent only."""
 
 
 class HandoffAgentExecutor(AgentExecutor):
@@ -251,10 +251,10 @@ def delete_key(key: str, ctx: Context) -> None:
         ctx.scope().delete(key)
 
 
+# Messages before the reviewed turn, if the agent was sent more.
 _EARLIER_KEY = "before"
-"""Messages before the reviewed turn, if the agent was sent more."""
+# Handoff target, or None, of each turn under review, by request id.
 _DRAFTS_KEY = "drafts"
-"""Handoff target, or None, of each turn under review, by request id."""
 
 
 class ReviewedHandoffAgentExecutor(HandoffAgentExecutor):
@@ -335,8 +335,8 @@ class HandoffBuilder(OrchestrationBuilder):
         self._agents: dict[str, Agent[Any]] = {}
         self._routes: dict[str, dict[str, str | None]] = {}
         self._start: str | None = None
+        # The agents in autonomous mode; an empty list means all.
         self._autonomous: Sequence[ParticipantRef] | None = None
-        """The agents in autonomous mode; an empty list means all."""
         self._prompts: Mapping[str, str] = {}
         self._turn_limits: Mapping[str, int] = {}
         self._returns_to_previous = True

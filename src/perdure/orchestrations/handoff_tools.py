@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _TARGET_KEY: Final = "handoff_to"
 _INVALID_NAME_CHARACTERS: Final = re.compile(r"[^a-zA-Z0-9_-]")
+# Maximum length of a tool name that providers accept.
 _NAME_LENGTH_MAX: Final = 64
-"""Maximum length of a tool name that providers accept."""
 _NAME_DIGEST_BYTES: Final = 4
 
 

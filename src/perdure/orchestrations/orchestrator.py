@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _STATE_KEY = "orchestration"
+# States of the runs whose handlers are active, by orchestrator: one chat may run inside another.
 _ACTIVE_STATES: ContextVar[Mapping[int, OrchestrationState]] = ContextVar("_ACTIVE_STATES")
-"""States of the runs whose handlers are active, by orchestrator: one chat may run inside another."""
 
 
 @dataclass
@@ -216,13 +216,16 @@ class BaseGroupChatOrchestrator(StatefulOrchestrator, ABC):
     changes nothing. A new run starts with the orchestrator's initial state.
 
     The builder sets the participants if `participant_registry` is not given.
+
+    Attributes:
+        keeps_conversation: True if a later turn needs only the new messages. In a workflow used as an agent, there may
+            be none.
     """
 
     TERMINATION_CONDITION_MET_MESSAGE: ClassVar[str] = "The group chat has reached its termination condition."
     MAX_ROUNDS_MET_MESSAGE: ClassVar[str] = "The group chat has reached the maximum number of rounds."
 
     keeps_conversation: ClassVar[bool] = False
-    """True if a later turn needs only the new messages. In a workflow used as an agent, there may be none."""
 
     def __init__(
         self,

@@ -24,8 +24,8 @@ from perdure import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+# Property of messages that come from a history.
 _HISTORY_PROPERTY: Final = "_attribution"
-"""Property of messages that come from a history."""
 
 Participant: TypeAlias = Executor | SupportsAgentRun
 ParticipantRef: TypeAlias = str | Executor | SupportsAgentRun
@@ -229,8 +229,8 @@ class ParticipantRegistry:
     EMPTY_DESCRIPTION_PLACEHOLDER: ClassVar[str] = "(no description: its name says what it is for)"
 
     def __init__(self, participants: Iterable[Participant]) -> None:
+        # Descriptions by name.
         self.participants: OrderedDict[str, str] = OrderedDict()
-        """Descriptions by name."""
         self._agents: set[str] = set()
         self._listeners: set[str] = set()
         for participant in participants:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from perdure import SupportsAgentRun
 
+# Messages before the reviewed turn, if the agent was sent more.
 _EARLIER_KEY = "before"
-"""Messages before the reviewed turn, if the agent was sent more."""
 
 
 @dataclass

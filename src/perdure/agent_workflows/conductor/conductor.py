@@ -177,8 +177,8 @@ class _Execution:
         self._ctx = ctx
         self._state = ExecutionState(ctx.scope())
         self._threads = ExecutionThreads(conductor.conversations, self._state, ctx)
+        # Nothing has happened in this call yet that a failure would undo.
         self._may_fail = False
-        """Nothing has happened in this call yet that a failure would undo."""
 
     async def begin(self, request: Any) -> None:
         """Begin an execution. Raises RuntimeError if one is running."""

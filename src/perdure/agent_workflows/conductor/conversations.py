@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from perdure.agent_workflows.messages import NodeResult
     from perdure.threads import SessionStore, Thread
 
+# The tag of an event that names the execution which added it.
 _EXECUTION: Final = "execution_id"
-"""The tag of an event that names the execution which added it."""
 
 
 @dataclass(frozen=True, slots=True)

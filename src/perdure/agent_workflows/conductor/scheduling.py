@@ -29,32 +29,35 @@ Status: TypeAlias = Literal["acting", "completed", "isolated", "failed", "skippe
 Outcome: TypeAlias = Literal["completed", "isolated", "failed"]
 """The status of a node that has run."""
 
+# How many edges a reason names.
 _REASONS_MAX: Final = 5
-"""How many edges a reason names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of an execution. A node or edge that is not in it is not decided yet. The field names are stored."""
+    """The progress of an execution. A node or edge that is not in it is not decided yet. The field names are stored.
+
+    Attributes:
+        passes: The number of further passes, by loop.
+        rounds: The number of times that back edges were followed, by cycle.
+        nodes: The status of each node.
+        edges: The decision of each edge, by source and target.
+        skipped: The reasons why nodes were skipped.
+        held: The back edges that hold and were not followed yet.
+        followed: The back edges that started the current pass of each loop.
+        denied: The denials by node, as texts.
+        halted: The reason why no further task is started.
+    """
 
     passes: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The number of further passes, by loop."""
     rounds: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The number of times that back edges were followed, by cycle."""
     nodes: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The status of each node."""
     edges: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
-    """The decision of each edge, by source and target."""
     skipped: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The reasons why nodes were skipped."""
     held: tuple[tuple[str, str], ...] = ()
-    """The back edges that hold and were not followed yet."""
     followed: tuple[tuple[str, str], ...] = ()
-    """The back edges that started the current pass of each loop."""
     denied: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The denials by node, as texts."""
     halted: str | None = None
-    """The reason why no further task is started."""
 
     def decision(self, source: str, target: str) -> str | None:
         """Return the decision of an edge; None if there is none yet."""
@@ -255,8 +258,8 @@ class _Change:
         self._plan = plan
         self.nodes = dict(progress.nodes)
         self._edges: dict[str, Mapping[str, str]] = dict(progress.edges)
+        # The decisions of sources that were copied to be changed.
         self._own_edges: dict[str, dict[str, str]] = {}
-        """The decisions of sources that were copied to be changed."""
         self._skipped = dict(progress.skipped)
         self._progress = replace(progress, nodes=self.nodes, edges=self._edges, skipped=self._skipped)
         self._held = list(progress.held)

@@ -30,40 +30,47 @@ _REQUIREMENTS: Final = "terms"
 
 @dataclass(frozen=True, slots=True)
 class ActiveTask:
-    """A task that a node has now. `actor` is the node itself, or the fallback that replaces it."""
+    """A task that a node has now. `actor` is the node itself, or the fallback that replaces it.
+
+    Attributes:
+        error: For a fallback: the error of the node that it replaces.
+    """
 
     node_id: str
     actor: str
     visit: int = 0
     since: str = ""
     error: str | None = None
-    """For a fallback: the error of the node that it replaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionRecord:
-    """Facts about an execution, beside its progress."""
+    """Facts about an execution, beside its progress.
+
+    Attributes:
+        digest: The digest of the edges that it began with.
+        terms: The digest of the conditions of edges, as they were last.
+        forked_from: The executions that it is a fork of, the first one first.
+        waiting: Tasks for a fallback that works for another node first.
+        failures: The errors, by actor and by the node that it worked for.
+        layers: The start times of layers that have started and not ended, by number.
+        unchanged: The back edges that were followed, if nothing has changed in their loop since.
+        unread: The missing inputs of nodes that could not get a task.
+        is_called: The conductor has sent itself a message to continue in a superstep of its own.
+        ended_at: The time of the end. Executions that ended under earlier versions have none.
+    """
 
     execution_id: str
     begun_at: str
     digest: str = ""
-    """The digest of the edges that it began with."""
     terms: str = ""
-    """The digest of the conditions of edges, as they were last."""
     forked_from: tuple[str, ...] = ()
-    """The executions that it is a fork of, the first one first."""
     waiting: tuple[ActiveTask, ...] = ()
-    """Tasks for a fallback that works for another node first."""
     failures: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
-    """The errors, by actor and by the node that it worked for."""
     layers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The start times of layers that have started and not ended, by number."""
     unchanged: tuple[tuple[str, str], ...] = ()
-    """The back edges that were followed, if nothing has changed in their loop since."""
     unread: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The missing inputs of nodes that could not get a task."""
     is_called: bool = False
-    """The conductor has sent itself a message to continue in a superstep of its own."""
     is_finished: bool = False
     ended_at: str | None = None
 
@@ -128,16 +135,16 @@ class ExecutionState:
         self._record: ExecutionRecord | None = scope.get(_RECORD)
         text: str | None = scope.get(_PROGRESS)
         self.progress = Progress() if text is None else Progress.from_text(text)
+        # The tasks that actors have now.
         self.active = Entries[ActiveTask](scope, "acting ")
-        """The tasks that actors have now."""
+        # The numbers of tasks that actors have had.
         self.visits = Entries[int](scope, "visits ")
-        """The numbers of tasks that actors have had."""
+        # The latest outputs of nodes.
         self.outputs = Entries[NodeOutput](scope, "said ")
-        """The latest outputs of nodes."""
+        # The latest tasks of nodes.
         self.tasks = Entries[TaskRecord](scope, "task ")
-        """The latest tasks of nodes."""
+        # The threads that the execution has joined, each with the number of the last event that it knows.
         self.threads = Entries[int](scope, "thread ")
-        """The threads that the execution has joined, each with the number of the last event that it knows."""
 
     def start(self, record: ExecutionRecord, request: Any, plan: Plan) -> None:
         """Start an execution. Of an earlier one only the numbers of visits stay."""

@@ -133,10 +133,10 @@ MagenticRunContext: TypeAlias = WorkflowContext[
 """Context of the orchestrator's handlers."""
 
 _TASK: Final = "task"
+# Messages that came while a task was in progress. Each is a task of its own.
 _QUEUE: Final = "queue"
-"""Messages that came while a task was in progress. Each is a task of its own."""
+# Limit of resets in a row without any turn, for a team that has no other limits.
 _RESETS_WITHOUT_ACTION_MAX: Final = 10
-"""Limit of resets in a row without any turn, for a team that has no other limits."""
 
 
 class MagenticOrchestrator(BaseGroupChatOrchestrator):
