@@ -13,7 +13,6 @@ from perdure import (
     Agent,
     FileCheckpointStorage,
     InMemoryCheckpointStorage,
-    LatestOnly,
     Retry,
     SqliteCheckpointStorage,
     SupportsAgentRun,
@@ -42,7 +41,7 @@ from perdure.agent_workflows.errors import AgentWorkflowBuildError, AgentWorkflo
 from perdure.agent_workflows.graph import Parts
 from perdure.agent_workflows.node import AgentNode
 from perdure.agent_workflows.outputs import title_of
-from perdure.agent_workflows.stores import open_store, retention_of
+from perdure.agent_workflows.stores import LATEST, open_store, retention_of
 from perdure.agent_workflows.validation import check_kinds, structure_problems
 from perdure.agent_workflows.workflow import AgentWorkflow
 from perdure.threads import FileSessionStore, InMemorySessionStore, SqliteSessionStore
@@ -127,31 +126,20 @@ class AgentWorkflowBuilder:
         self._parts.is_checkpointed = enabled
         return self
 
-    def with_in_memory_workflow_store(self, retention: Keep = LatestOnly()) -> Self:  # noqa: B008 - a frozen value
+    def with_in_memory_workflow_store(self, retention: Keep = LATEST) -> Self:
         """Keep definitions and checkpoints in this process: for tests and short-lived executions."""
-        return self.with_workflow_store(
-            InMemoryCheckpointStorage(retention=retention_of(retention), clock=self._parts.clock)
-        )
+        return self.with_workflow_store(InMemoryCheckpointStorage(**self._store_options(retention)))
 
-    def with_json_workflow_store(
-        self,
-        root_directory: str | os.PathLike[str],
-        retention: Keep = LatestOnly(),  # noqa: B008 - a frozen value
-    ) -> Self:
+    def with_json_workflow_store(self, root_directory: str | os.PathLike[str], retention: Keep = LATEST) -> Self:
         """Keep definitions and checkpoints in a directory of readable files."""
-        return self.with_workflow_store(
-            FileCheckpointStorage(root_directory, retention=retention_of(retention), clock=self._parts.clock)
-        )
+        return self.with_workflow_store(FileCheckpointStorage(root_directory, **self._store_options(retention)))
 
-    def with_sqlite_workflow_store(
-        self,
-        path: str | os.PathLike[str],
-        retention: Keep = LatestOnly(),  # noqa: B008 - a frozen value
-    ) -> Self:
+    def with_sqlite_workflow_store(self, path: str | os.PathLike[str], retention: Keep = LATEST) -> Self:
         """Keep definitions and checkpoints in one SQLite file."""
-        return self.with_workflow_store(
-            SqliteCheckpointStorage(path, retention=retention_of(retention), clock=self._parts.clock)
-        )
+        return self.with_workflow_store(SqliteCheckpointStorage(path, **self._store_options(retention)))
+
+    def _store_options(self, retention: Keep) -> dict[str, Any]:
+        return {"retention": retention_of(retention), "clock": self._parts.clock}
 
     def with_workflow_store(self, storage: CheckpointStorage | str, retention: Keep | None = None) -> Self:
         """Keep definitions and checkpoints in a storage, or in the one of a URL.

@@ -1,4 +1,4 @@
-"""Inputs of nodes: templates, and the places that names refer to. All of it is resolved when a workflow is built.
+"""Inputs of nodes: templates, and the values that names refer to. All of it is resolved when a workflow is built.
 
 A name is `input`, a key, or `node.key`. Further parts lead into the value: a key of a dict, or the number of a list
 element. `START.input` is the request too, for nodes after one that has an output `input`.
@@ -9,8 +9,9 @@ In a template, `{{name}}` is a value, `{{name?}}` is empty if there is none, and
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
-from functools import cache
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
@@ -21,7 +22,7 @@ from perdure.agent_workflows.errors import MissingInputError, quoted
 from perdure.agent_workflows.outputs import find_dead_end, json_text, main_key, readable_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from perdure.agent_workflows.definition.values import Node
     from perdure.agent_workflows.messages import NodeOutput
@@ -38,15 +39,10 @@ class TemplateError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A name in a template. An optional one is empty if there is no value.
-
-    Attributes:
-        place: The place of the value, once it is resolved.
-    """
+    """A name in a template. An optional one is empty if there is no value."""
 
     name: str
     is_optional: bool = False
-    place: Place | None = None
 
     @classmethod
     def parse(cls, text: str) -> Reference:
@@ -85,37 +81,45 @@ def _require_closed(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class InRequest:
-    """The request, or a value inside it."""
+class KnownValues:
+    """The values that exist when a node gets its task: the request, and the results of the nodes before it.
 
-    path: tuple[str, ...]
+    `taken` are the nodes whose edge to it was taken. `skipped` and `failed` say why nodes have no output.
+    """
+
+    request: Any
+    outputs: Mapping[str, NodeOutput] = field(default_factory=dict[str, "NodeOutput"])
+    taken: tuple[str, ...] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict[str, str])
+    failed: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class _MissingError(Exception):
+    """A value does not exist. The message says why."""
+
+
+Reader: TypeAlias = Callable[[KnownValues], str]
+"""Returns a value as a text. Raises _MissingError."""
 
 
 @dataclass(frozen=True, slots=True)
-class InOutputs:
-    """An output of a node, or a value inside it. If the writer is not known, `writers` are the possible ones."""
+class Value:
+    """A value that a node reads. `what` names it in errors."""
 
-    writers: tuple[str, ...]
-    key: str
-    path: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TextOf:
-    """The output of one node as a text."""
-
-    writer: str
+    what: str
+    read: Reader
+    is_optional: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Upstream:
-    """The outputs of all nodes whose edge to the reader was taken."""
-
-
-Place: TypeAlias = InRequest | InOutputs | TextOf | Upstream
-Pieces: TypeAlias = tuple[str | Reference, ...]
+Pieces: TypeAlias = tuple[str | Value, ...]
 """The texts and values that a node reads, joined."""
-_REQUEST: Final[Pieces] = (Reference(INPUT, place=InRequest(())),)
+
+
+def _request_reader(*path: str) -> Reader:
+    return lambda known: render(_walk(known.request, path, "the request"))
+
+
+_REQUEST: Final[Pieces] = (Value(repr(INPUT), _request_reader()),)
 
 
 class _InputError(ValueError):
@@ -163,19 +167,19 @@ def _input_of(plan: Plan, node: Node, resolver: _Resolver) -> Pieces:
     except TemplateError as error:
         raise _InputError(f"has a {given[0]} in which {error}") from None
     if node.reads == "upstream":
-        return (Reference("what nodes before it have put out", place=Upstream()),)
+        return (Value("what nodes before it have put out", _upstream_text),)
     return _REQUEST if node.reads == "request" else _implied_input(plan, node)
 
 
 def _resolve(node: Node, parts: Sequence[str | Reference], resolver: _Resolver) -> Pieces:
-    pieces: list[str | Reference] = []
+    pieces: list[str | Value] = []
     problems: list[str] = []
     for part in parts:
         if isinstance(part, str):
             pieces.append(part)
             continue
         try:
-            pieces.append(replace(part, place=resolver.place_of(node.id, part.name)))
+            pieces.append(Value(repr(part.name), resolver.reader(node.id, part.name), part.is_optional))
         except _InputError as error:
             problems.append(f"reads {part.name!r}, and {error}")
     if problems:
@@ -195,7 +199,7 @@ def _implied_input(plan: Plan, node: Node) -> Pieces:
         return _REQUEST
     is_router = len(before) == 1 and before[0] in plan.nodes and main_key(plan.nodes[before[0]].output) is None
     if len(before) == 1 and not is_router:
-        return (Reference(f"what {before[0]!r} has put out", place=TextOf(before[0])),)
+        return (Value(f"what {before[0]!r} has put out", partial(_text_of, before[0])),)
     why = "it comes after a router, which may say nothing: " if is_router else "several lead to it: "
     raise _InputError(
         f"has to say what it reads, as {why}{quoted(before)}; give it an input_key, a template, reads='request' or "
@@ -204,7 +208,7 @@ def _implied_input(plan: Plan, node: Node) -> Pieces:
 
 
 class _Resolver:
-    """Finds the places of names. What is the same for all nodes of a plan is computed once."""
+    """Finds the values of names. What is the same for all nodes of a plan is computed once."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -219,14 +223,14 @@ class _Resolver:
         self._unknown = [id_ for id_, keys in self._keys.items() if keys is None]
         self._leading_to = cache(plan.leading_to)
 
-    def place_of(self, node_id: str, name: str) -> InRequest | InOutputs:
-        """Return the place of a name that a node reads. Raises _InputError."""
+    def reader(self, node_id: str, name: str) -> Reader:
+        """Return the reader of a name in the input of a node. Raises _InputError."""
         parts = name.split(".")
         if parts[:2] == [START, INPUT]:
-            return InRequest(tuple(parts[2:]))
+            return _request_reader(*parts[2:])
         if parts[0] == INPUT:
             self._require_unambiguous(node_id, name)
-            return InRequest(tuple(parts[1:]))
+            return _request_reader(*parts[1:])
         # An id may contain dots; the longest match counts.
         starts = (".".join(parts[:length]) for length in range(len(parts) - 1, 0, -1))
         writer = next((id_ for id_ in starts if id_ in self._nodes), None)
@@ -243,7 +247,7 @@ class _Resolver:
                 f"'{START}.{name}' for the request itself"
             )
 
-    def _in_node(self, node_id: str, writer: str, name: str) -> InOutputs:
+    def _in_node(self, node_id: str, writer: str, name: str) -> Reader:
         if writer not in self._leading_to(node_id):
             raise _InputError(f"{writer!r} does not come before it; join them by an edge, or read something else")
         keys = self._keys[writer]
@@ -255,9 +259,9 @@ class _Resolver:
         why = find_dead_end(self._nodes[writer], self._nodes, key, path)
         if why is not None:
             raise _InputError(why)
-        return InOutputs((writer,), key, tuple(path))
+        return partial(_output_text, writer, key, path)
 
-    def _in_any(self, node_id: str, name: str) -> InOutputs:
+    def _in_any(self, node_id: str, name: str) -> Reader:
         before = self._leading_to(node_id) - {node_id}
         key, *path = name.split(".")
         candidates = dict.fromkeys((*self._writers.get(name, ()), *self._writers.get(key, ())))
@@ -269,7 +273,8 @@ class _Resolver:
         possible = tuple(writer for writer in self._unknown if writer in before)
         if not possible:
             raise _InputError(f"nobody before it writes that; there is {quoted(self._names(before))}")
-        return InOutputs(possible, key, tuple(path))
+        direct = {edge.source for edge in self._plan.incoming(node_id)}
+        return lambda known: _output_text(_find_writer(possible, direct, key, known), key, path, known)
 
     def _nearest(self, node_id: str, writers: Sequence[str], name: str) -> list[str]:
         direct = {edge.source for edge in self._plan.incoming(node_id)}
@@ -283,75 +288,46 @@ class _Resolver:
         return sorted([INPUT, *(f"{writer}.{key}" for writer in writers for key in self._keys.get(writer) or ())])
 
 
-@dataclass(frozen=True, slots=True)
-class KnownValues:
-    """The values that exist when a node gets its task: the request, and the results of the nodes before it.
-
-    `taken` are the nodes whose edge to it was taken. `skipped` and `failed` say why nodes have no output.
-    """
-
-    request: Any
-    outputs: Mapping[str, NodeOutput] = field(default_factory=dict[str, "NodeOutput"])
-    taken: tuple[str, ...] = ()
-    skipped: Mapping[str, str] = field(default_factory=dict[str, str])
-    failed: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-class _MissingError(Exception):
-    """A value does not exist. The message says why."""
-
-
 def task_text(plan: Plan, node_id: str, known: KnownValues) -> str:
     """Return the text of a node's task. Raises MissingInputError if a value does not exist."""
     pieces = _inputs_of(plan)[0][node_id]
-    return "".join(each if isinstance(each, str) else _value(plan, node_id, each, known) for each in pieces)
+    return "".join(each if isinstance(each, str) else _read(node_id, each, known) for each in pieces)
 
 
-def _value(plan: Plan, node_id: str, reference: Reference, known: KnownValues) -> str:
+def _read(node_id: str, value: Value, known: KnownValues) -> str:
     try:
-        match reference.place:
-            case TextOf(writer):
-                return _text_of(writer, known)
-            case Upstream():
-                return _upstream_text(known)
-            case InRequest(path):
-                return render(_walk(known.request, path, "the request"))
-            case InOutputs() as place:
-                return render(_output_at(plan, node_id, place, known))
-            case None:
-                raise AssertionError("the place was resolved when the workflow was built")
+        return value.read(known)
     except _MissingError as why:
-        if reference.is_optional:
+        if value.is_optional:
             return ""
-        what = repr(reference.name) if isinstance(reference.place, InRequest | InOutputs) else reference.name
         raise MissingInputError(
-            f"node {node_id!r} reads {what}, which is not there: {why}; let the node act only if it is, or read it in "
-            "a template as '{{name?}}', which is empty then"
+            f"node {node_id!r} reads {value.what}, which is not there: {why}; let the node act only if it is, or read "
+            "it in a template as '{{name?}}', which is empty then"
         ) from None
 
 
-def _output_at(plan: Plan, node_id: str, place: InOutputs, known: KnownValues) -> Any:
-    writer = place.writers[0] if len(place.writers) == 1 else _find_writer(plan, node_id, place, known)
+def _output_text(writer: str, key: str, path: Sequence[str], known: KnownValues) -> str:
     output = known.outputs.get(writer)
-    if output is None or place.key not in output.outputs:
+    if output is None or key not in output.outputs:
         raise _MissingError(_why_missing(writer, known))
-    return _walk(output.outputs[place.key], place.path, f"{place.key!r} of {writer!r}")
+    return render(_walk(output.outputs[key], path, f"{key!r} of {writer!r}"))
 
 
-def _find_writer(plan: Plan, node_id: str, place: InOutputs, known: KnownValues) -> str:
-    outputs = {writer: known.outputs[writer].outputs for writer in place.writers if writer in known.outputs}
-    found = [writer for writer in outputs if place.key in outputs[writer]]
+def _find_writer(writers: Sequence[str], direct: Collection[str], key: str, known: KnownValues) -> str:
+    """Return the node that has written a key, of those whose keys were not known when the workflow was built."""
+    if len(writers) == 1:
+        return writers[0]
+    found = [writer for writer in writers if writer in known.outputs and key in known.outputs[writer].outputs]
     if len(found) > 1:
-        direct = {edge.source for edge in plan.incoming(node_id)}
         found = [writer for writer in found if writer in direct] or found
     if len(found) == 1:
         return found[0]
     if found:
-        raise _MissingError(f"{quoted(found)} have written it; write 'node.{place.key}' with the node that is meant")
-    raise _MissingError(f"none of {quoted(place.writers)} has written it")
+        raise _MissingError(f"{quoted(found)} have written it; write 'node.{key}' with the node that is meant")
+    raise _MissingError(f"none of {quoted(writers)} has written it")
 
 
-def _walk(value: Any, path: tuple[str, ...], what: str) -> Any:
+def _walk(value: Any, path: Sequence[str], what: str) -> Any:
     for key in path:
         found = look_inside(value, key)
         if found is MISSING:

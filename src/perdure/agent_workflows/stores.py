@@ -17,6 +17,9 @@ _STORAGE_METHODS: Final = ("save", "load", "list_checkpoints", "delete", "get_la
 Keep: TypeAlias = LatestOnly | FullHistory | KeepLast | KeepFor | Retention
 """The checkpoints that a workflow store keeps of an execution: the latest, all, the last few, or those of a time."""
 
+LATEST: Final = LatestOnly()
+"""The default of a workflow store: enough to resume."""
+
 
 def retention_of(keep: Keep) -> Retention:
     """Return the retention of a storage. Raises TypeError for any other object."""
@@ -35,7 +38,7 @@ def open_store(storage: CheckpointStorage | str, retention: Keep | None = None) 
     Raises TypeError if it is no storage, or if `retention` is given for a storage object.
     """
     if isinstance(storage, str):
-        return open_storage(storage, retention=retention_of(LatestOnly() if retention is None else retention))
+        return open_storage(storage, retention=retention_of(LATEST if retention is None else retention))
     missing = [name for name in _STORAGE_METHODS if not callable(getattr(storage, name, None))]
     if missing:
         raise TypeError(f"{describe(storage)} is neither a storage nor the URL of one: it has no {missing[0]}()")

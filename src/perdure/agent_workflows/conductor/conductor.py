@@ -94,29 +94,12 @@ class Conductor(Executor):
         self._author_name = author_name or name
 
     @handler
-    async def on_text(self, request: str, ctx: Context) -> None:
-        """Begin with a text."""
-        await _Execution(self, ctx).begin(request)
-
-    @handler
-    async def on_message(self, request: Message, ctx: Context) -> None:
-        """Begin with a message."""
-        await _Execution(self, ctx).begin(_request_in([request]))
-
-    @handler
-    async def on_messages(self, request: list[str | Message], ctx: Context) -> None:
-        """Begin with messages: those after the last one of an agent."""
-        await _Execution(self, ctx).begin(_request_in(request))
-
-    @handler
-    async def on_values(self, request: dict[str, Any], ctx: Context) -> None:
-        """Begin with values, which nodes read as `input.<key>`."""
-        await _Execution(self, ctx).begin(request)
-
-    @handler
-    async def on_response(self, request: AgentExecutorResponse, ctx: Context) -> None:
-        """Begin with another agent's response."""
-        await _Execution(self, ctx).begin(_request_in(request.agent_response.messages or [""]))
+    async def on_request(
+        self, request: str | Message | list[str | Message] | dict[str, Any] | AgentExecutorResponse, ctx: Context
+    ) -> None:
+        """Begin with a text, messages, another agent's response, or values, which nodes read as `input.<key>`."""
+        given = request.agent_response.messages if isinstance(request, AgentExecutorResponse) else request
+        await _Execution(self, ctx).begin(given if isinstance(given, str | dict) else _request_in(given))
 
     @handler
     async def on_node_completed(self, result: NodeResult, ctx: Context) -> None:
@@ -149,13 +132,13 @@ class Conductor(Executor):
                 await ctx.yield_output(response, in_pieces=True)
 
 
-def _request_in(messages: Sequence[str | Message]) -> str:
+def _request_in(messages: Message | Sequence[str | Message]) -> str:
     """Return the request of a conversation: all user messages after the last one of an agent, or that one itself.
 
     Raises ValueError if there is no text.
     """
     texts: list[str] = []
-    for message in reversed(normalize_messages(list(messages))):
+    for message in reversed(normalize_messages(messages if isinstance(messages, Message) else list(messages))):
         if texts and message.role != "user":
             break
         texts.insert(0, message.text)
