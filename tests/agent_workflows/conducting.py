@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from perdure import Agent, Executor, WorkflowBuilder, WorkflowContext, handler
 from perdure.agent_workflows import Definition, Edge, Equals, Iterations, Node, OnError, TextOutput
 from perdure.agent_workflows.conductor.conductor import Conductor
-from perdure.agent_workflows.history import origins_of
 from perdure.agent_workflows.messages import NodeResult, NodeTask
 from perdure.agent_workflows.plan import plan_of
+from perdure.agent_workflows.stores import origins_of
 from perdure.testing import ScriptedChatClient
 
 if TYPE_CHECKING:

@@ -12,32 +12,29 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, cast
 
 from perdure import (
     AgentExecutorResponse,
+    AgentResponse,
     AlreadyAnsweredError,
     Message,
     ResponseStream,
     RunExistsError,
     UnknownRequestError,
     WorkflowEvent,
+    WorkflowRunState,
 )
+from perdure.agent_workflows.conductor.conductor import RESULT_PROPERTY
 from perdure.agent_workflows.conductor.state import ExecutionState, completion_event, make_result
 from perdure.agent_workflows.errors import AgentWorkflowError, ExecutionNotFoundError, describe, quoted
 from perdure.agent_workflows.graph import keep_waiting
-from perdure.agent_workflows.history import (
-    answered_requests,
-    has_execution,
-    latest_execution,
-    partial_result,
-    require_execution,
-    result_in,
-)
 from perdure.agent_workflows.messages import AgentWorkflowResult
+from perdure.agent_workflows.stores import answered_requests, find_run, latest_execution, require_execution
 from perdure.agent_workflows.validation import CONDUCTOR
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
 
     from perdure import State, Workflow, WorkflowRunResult
     from perdure.agent_workflows.graph import Parts
+    from perdure.agent_workflows.messages import ExecutionStatus
 
 logger = logging.getLogger(__name__)
 
@@ -120,8 +117,10 @@ class Runner:
 
     async def has_begun(self, execution_id: str) -> bool:
         """Return True if the store has an execution. Raises RunExistsError if it is one of another workflow."""
-        storage = self.parts.execution_storage
-        return storage is not None and await has_execution(storage, self.parts.name, execution_id)
+        info = await find_run(self.parts.execution_storage, execution_id)
+        if info is not None and info.workflow_name != self.parts.name:
+            raise RunExistsError(execution_id, workflow_name=info.workflow_name)
+        return info is not None
 
     def graph(self, execution_id: str) -> Workflow:
         """Return the graph of the execution that waits in this process, or a new one."""
@@ -252,7 +251,7 @@ class Call:
             await stream.aclose()
 
     def _result(self, events: Sequence[WorkflowEvent[Any]]) -> AgentWorkflowResult:
-        result = result_in(events, self._id) or self._known_result(events)
+        result = _result_in(events, self._id) or self._known_result(events)
         self.runner.release(self._id, self._graph, result)
         return result
 
@@ -260,9 +259,74 @@ class Call:
         """Return the result of an execution that has yielded none to this call, from its state."""
         parts, state = self.runner.parts, self._state()
         if not state.has_started:
-            return partial_result(AgentWorkflowResult(self._id, success=False), events)
+            return _partial_result(AgentWorkflowResult(self._id, success=False), events)
         known = replace(make_result(parts.plan, state, parts.active_clock), execution_id=self._id)
-        return known if state.record.is_finished else partial_result(known, events)
+        return known if state.record.is_finished else _partial_result(known, events)
+
+
+# The name under which the engine cancels a run whose time is up.
+_DEADLINE: Final = "its deadline"
+_STATUS: Final[Mapping[WorkflowRunState, ExecutionStatus]] = {
+    WorkflowRunState.IDLE_WITH_PENDING_REQUESTS: "waiting",
+    WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS: "waiting",
+    WorkflowRunState.SLEEPING: "sleeping",
+    WorkflowRunState.CANCELLED: "cancelled",
+}
+
+
+def _result_in(events: Iterable[WorkflowEvent[Any]], execution_id: str) -> AgentWorkflowResult | None:
+    """Return the result that an execution yielded, in whichever form."""
+    found: AgentWorkflowResult | None = None
+    for event in events:
+        if event.type != "output":
+            continue
+        data: object = event.data
+        if isinstance(data, AgentResponse):
+            data = cast("AgentResponse[Any]", data).additional_properties.get(RESULT_PROPERTY)
+        if isinstance(data, Mapping):
+            found = AgentWorkflowResult(**cast("Mapping[str, Any]", data))
+        elif isinstance(data, AgentWorkflowResult):
+            found = data
+    # Inside another run, an execution knows itself by another id.
+    return None if found is None else replace(found, execution_id=execution_id)
+
+
+def _partial_result(known: AgentWorkflowResult, events: Sequence[WorkflowEvent[Any]]) -> AgentWorkflowResult:
+    """Return the result of an execution that has yielded none. `known` is what follows from its state."""
+    states = [event.state for event in events if event.state is not None]
+    status: ExecutionStatus = _STATUS.get(states[-1], "completed") if states else "completed"
+    requests = _open_requests(events) if status == "waiting" else {}
+    reasons = {
+        "waiting": "it waits for answers: give them to resume(responses={id: ...}), the ids are those of `requests`"
+        if requests
+        else "what it has asked is answered: resume() goes on with it",
+        "sleeping": "it waits for its time: resume() goes on with it",
+        "cancelled": _cancellation_text(events),
+        "completed": "it has ended without a result",
+    }
+    error = reasons[status]
+    return replace(known, success=False, final_answer=None, state=status, requests=requests, error=error)
+
+
+def _cancellation_text(events: Sequence[WorkflowEvent[Any]]) -> str:
+    found = [dict(event.data) for event in events if event.type == "cancelled" and event.data]
+    about: dict[str, Any] = found[-1] if found else {}
+    reason = f" ({about['reason']})" if about.get("reason") else ""
+    if about.get("by") == _DEADLINE:
+        return f"its time was up{reason}: resume(timeout=...) goes on with it, with more time"
+    by = f" by {about['by']}" if about.get("by") else ""
+    return f"it was cancelled{by}{reason}: resume() goes on with it"
+
+
+def _open_requests(events: Iterable[WorkflowEvent[Any]]) -> dict[str, Any]:
+    """Return the requests by id that these events ask and do not answer."""
+    found: dict[str, Any] = {}
+    for event in events:
+        if event.type == "request_info":
+            found[event.request_id] = event.data
+        elif event.type == "answered":
+            found.pop(event.request_id, None)
+    return found
 
 
 def require_request(request: Any) -> None:

@@ -27,11 +27,10 @@ from perdure.agent_workflows.conductor.conductor import Conductor
 from perdure.agent_workflows.conductor.conversations import Conversations
 from perdure.agent_workflows.definition.document import to_config
 from perdure.agent_workflows.errors import AgentWorkflowError
-from perdure.agent_workflows.history import origins_of
 from perdure.agent_workflows.messages import NodeApprovalRequest
 from perdure.agent_workflows.node import TIMED_OUT, AgentNode
 from perdure.agent_workflows.plan import plan_of
-from perdure.agent_workflows.stores import DefinitionStore
+from perdure.agent_workflows.stores import DefinitionStore, origins_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping

@@ -147,15 +147,6 @@ class AgentWorkflowResult:
         return self.final_answer or self.error or ""
 
 
-register_type(ThreadPosition, name="perdure:AgentWorkflowPast")
-register_type(NodeTask, name="perdure:NodeTask")
-register_type(NodeResult, name="perdure:NodeResult")
-register_type(NodeOutput, name="perdure:AgentWorkflowSaid")
-register_type(Continue, name="perdure:AgentWorkflowGoOn")
-register_type(NodeApprovalRequest, name="perdure:NodeApprovalRequest")
-register_type(NodeApprovalResponse, name="perdure:NodeApprovalResponse")
-register_type(AgentWorkflowResult, name="perdure:AgentWorkflowResult")
-
 UNCHANGED: Final = "its task is the same as in the pass before"
 """The reason why a change-aware loop skips a node, which keeps its output."""
 
@@ -281,5 +272,9 @@ AgentWorkflowEvent: TypeAlias = (
     | WorkflowDiagnosticEvent
     | WorkflowCompletedEvent
 )
-for _class in get_args(AgentWorkflowEvent):
+register_type(ThreadPosition, name="perdure:AgentWorkflowPast")
+register_type(NodeOutput, name="perdure:AgentWorkflowSaid")
+register_type(Continue, name="perdure:AgentWorkflowGoOn")
+_BY_NAME = (NodeTask, NodeResult, NodeApprovalRequest, NodeApprovalResponse, AgentWorkflowResult)
+for _class in (*_BY_NAME, *get_args(AgentWorkflowEvent)):
     register_type(_class, name=f"perdure:{_class.__name__}")

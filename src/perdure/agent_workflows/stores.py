@@ -1,4 +1,4 @@
-"""Workflow stores: storages for checkpoints and for numbered versions of definitions."""
+"""Workflow stores: storages for executions, which are runs, and for numbered versions of definitions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from perdure import FullHistory, KeepFor, KeepLast, LatestOnly, Message, Retention, open_storage
-from perdure.agent_workflows.errors import AgentWorkflowError, describe, quoted
+from perdure import (
+    FullHistory,
+    KeepFor,
+    KeepLast,
+    LatestOnly,
+    Message,
+    Retention,
+    RunInfo,
+    RunNotFoundError,
+    open_storage,
+)
+from perdure.agent_workflows.errors import AgentWorkflowError, ExecutionNotFoundError, describe, quoted
 from perdure.threads import SessionStore, ThreadConflictError
 
 if TYPE_CHECKING:
-    from perdure import CheckpointStorage
+    from perdure import CheckpointStorage, PendingRequest
 
 _STORAGE_METHODS: Final = ("save", "load", "list_checkpoints", "delete", "get_latest", "list_checkpoint_ids")
 Keep: TypeAlias = LatestOnly | FullHistory | KeepLast | KeepFor | Retention
@@ -48,6 +58,72 @@ def open_store(storage: CheckpointStorage | str, retention: Keep | None = None) 
             "class"
         )
     return storage
+
+
+async def latest_execution(storage: CheckpointStorage, name: str) -> str:
+    """Return the execution that was advanced last. Raises ExecutionNotFoundError."""
+    checkpoint = await storage.get_latest(workflow_name=name)
+    if checkpoint is None:
+        raise ExecutionNotFoundError(
+            name, None, reason=f"there is no execution of workflow {name!r} in its store: begin one with run(...)"
+        )
+    return checkpoint.run_id
+
+
+async def find_run(storage: Any, run_id: str) -> RunInfo | None:
+    """Return a run of a storage that ships with perdure; None if there is none, or for a user's own storage."""
+    store: Any = getattr(storage, "store", None)
+    record = await store.run(run_id) if hasattr(store, "run") else None
+    return None if record is None else RunInfo.of(record)
+
+
+async def require_execution(storage: Any, name: str, execution_id: str) -> None:
+    """Raise ExecutionNotFoundError if this workflow has no such execution."""
+    if not hasattr(storage, "store"):
+        return  # The engine asks a user's own storage, and only about this workflow.
+    info = await find_run(storage, execution_id)
+    if info is None:
+        reason = f"there is no execution {execution_id!r} in the store of workflow {name!r}; executions() lists all"
+        raise ExecutionNotFoundError(name, execution_id, reason=reason)
+    if info.workflow_name != name:
+        raise ExecutionNotFoundError(
+            name,
+            execution_id,
+            reason=f"execution {execution_id!r} is one of workflow {info.workflow_name!r}, not of {name!r}: resume it "
+            "with that one",
+        )
+
+
+async def answered_requests(storage: Any, execution_id: str) -> set[str]:
+    """Return the ids of the requests whose answers are stored; none if the storage keeps no requests."""
+    try:
+        asked: list[PendingRequest] = await storage.requests(execution_id) if hasattr(storage, "requests") else []
+    except RunNotFoundError:
+        return set()
+    return {each.request_id for each in asked if each.answered_by is not None}
+
+
+async def executions_of(storage: Any, name: str) -> list[RunInfo]:
+    """Return the executions of a workflow in the order of their start. Raises AgentWorkflowError."""
+    store: Any = getattr(storage, "store", None)
+    if store is None:
+        raise AgentWorkflowError(
+            f"a {type(storage).__name__} keeps checkpoints but cannot list executions: use a storage that ships with "
+            "perdure"
+        )
+    return [RunInfo.of(record) for record in await store.runs(workflow_name=name)]
+
+
+async def origins_of(storage: Any, execution_id: str) -> tuple[str, ...]:
+    """Return the executions that one is a fork of, the first one first. A user's own storage knows none."""
+    found: list[str] = []
+    info = await find_run(storage, execution_id)
+    while info is not None and info.parent_checkpoint_id is not None:
+        run_id, _, number = info.parent_checkpoint_id.rpartition("@")
+        # A checkpoint made by hand is a run of its own.
+        found.insert(0, run_id if run_id and number.isdecimal() else info.parent_checkpoint_id)
+        info = await find_run(storage, found[0])
+    return tuple(found)
 
 
 _TENANT: Final = "perdure:definitions"

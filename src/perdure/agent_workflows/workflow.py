@@ -14,9 +14,8 @@ from perdure.agent_workflows.definition.document import Exported, config_schema,
 from perdure.agent_workflows.errors import AgentWorkflowError
 from perdure.agent_workflows.execution import RUN_ERRORS, Runner, require_request, translate
 from perdure.agent_workflows.graph import AgentOfWorkflow, CallableWorkflow
-from perdure.agent_workflows.history import executions_of, require_execution
 from perdure.agent_workflows.mermaid import to_mermaid
-from perdure.agent_workflows.stores import DefinitionStore, open_store
+from perdure.agent_workflows.stores import DefinitionStore, executions_of, open_store, require_execution
 
 if TYPE_CHECKING:
     import os

@@ -12,7 +12,6 @@ from typing_extensions import Unpack
 
 from perdure import (
     AgentExecutor,
-    AgentExecutorRequest,
     AgentExecutorResponse,
     AgentResponse,
     AgentResponseUpdate,
@@ -47,16 +46,12 @@ from perdure.orchestrations.magentic.types import (
 from perdure.orchestrations.orchestrator import BaseGroupChatOrchestrator
 from perdure.orchestrations.participants import (
     GroupChatContext,
-    GroupChatRequestMessage,
-    GroupChatRequestSentEvent,
     GroupChatResponseMessage,
-    GroupChatResponseReceivedEvent,
     GroupChatWorkflowContextOutT,
     ParticipantRegistry,
     can_handle,
     check_participants,
     is_from_history,
-    is_from_outside,
     new_messages,
     shared_messages,
 )
@@ -216,24 +211,16 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
             ctx.scope().set(_QUEUE, queue[1:])
             await self._start_task(queue[0], task, ctx)
 
-    @handler
-    async def handle_participant_response(
-        self, response: AgentExecutorResponse | GroupChatResponseMessage, ctx: GroupChatContext
-    ) -> None:
+    async def _handle_response(self, response: AgentExecutorResponse | GroupChatResponseMessage, ctx: Any) -> None:
         """Record a participant's answer, send it to the others, and continue."""
-        if is_from_outside(self, ctx):
-            await self._handle_messages(self._get_task(response), ctx)
-            return
         task, speaker = _load_task(ctx), ctx.get_source_executor_id()
-        received = GroupChatResponseReceivedEvent(round_index=task.round_count, participant_name=speaker)
-        await ctx.add_event(WorkflowEvent("group_chat", received))
         messages = shared_messages(self._process_participant_response(response), speaker)
         task.add_messages(messages)
         others = [name for name in self._participant_registry.participants if name != speaker]
         if messages:
             await self._broadcast_messages_to_participants(messages, ctx, others)
         if not await self._finish_if_terminated(task, ctx):
-            await self._advance(task, cast("MagenticRunContext", ctx))
+            await self._advance(task, ctx)
         await self._save(task, ctx)
 
     @response_handler
@@ -274,17 +261,12 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
             if not await self._restart(task, ctx):
                 return
 
-    async def _instruct(self, task: MagenticState, ledger: MagenticProgressLedger, ctx: MagenticRunContext) -> None:
+    async def _instruct(self, task: MagenticState, ledger: MagenticProgressLedger, ctx: Any) -> None:
         """Instruct the next speaker."""
         instruction, speaker = str(ledger.instruction_or_question.answer), str(ledger.next_speaker.answer)
         task.history.append(Message("assistant", [instruction], author_name=MAGENTIC_MANAGER_NAME))
-        if self._participant_registry.is_agent(speaker):
-            asked = AgentExecutorRequest([Message("user", [instruction])], should_respond=True)
-            await ctx.send_message(asked, target_id=speaker)
-        else:
-            await ctx.send_message(GroupChatRequestMessage(instruction), target_id=speaker)
-        sent = GroupChatRequestSentEvent(round_index=task.round_count, participant_name=speaker)
-        await ctx.add_event(WorkflowEvent("group_chat", sent))
+        self._round_index = task.round_count
+        await self._send_request_to_participant(speaker, ctx, additional_instruction=instruction)
 
     async def _restart(self, task: MagenticState, ctx: MagenticRunContext) -> bool:
         """Reset the team and replan. Return True if the team may follow the plan now. Raises MagenticAnswerError."""
