@@ -45,12 +45,19 @@ RUN_ERRORS: Final = (RunExistsError, AlreadyAnsweredError, UnknownRequestError)
 
 
 class RunOptions(TypedDict, total=False):
-    """Options of `run` and `resume`."""
+    """Options of `run`, which `resume` takes too."""
 
     timeout: timedelta | None
     budget: Mapping[str, float] | None
     function_invocation_kwargs: Mapping[str, Any] | None
     client_kwargs: Mapping[str, Any] | None
+
+
+class ResumeOptions(RunOptions, total=False):
+    """Options of `resume`."""
+
+    responses: Mapping[str, Any] | None
+    takeover: bool
 
 
 class Subscribers:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from perdure.agent_workflows.builder import AgentWorkflowBuilder
     from perdure.agent_workflows.definition.conditions import Condition
     from perdure.agent_workflows.definition.values import AgentConfig, Definition
-    from perdure.agent_workflows.execution import RunOptions
+    from perdure.agent_workflows.execution import ResumeOptions, RunOptions
     from perdure.agent_workflows.graph import Parts
     from perdure.agent_workflows.messages import AgentWorkflowResult
     from perdure.agent_workflows.stores import Keep
@@ -192,23 +192,11 @@ class AgentWorkflow:
 
     @overload
     def resume(
-        self,
-        execution_id: str | None = None,
-        *,
-        responses: Mapping[str, Any] | None = None,
-        stream: Literal[True],
-        takeover: bool = False,
-        **options: Unpack[RunOptions],
+        self, execution_id: str | None = None, *, stream: Literal[True], **options: Unpack[ResumeOptions]
     ) -> ResponseStream[WorkflowEvent[Any], AgentWorkflowResult]: ...
     @overload
     def resume(
-        self,
-        execution_id: str | None = None,
-        *,
-        responses: Mapping[str, Any] | None = None,
-        stream: Literal[False] = False,
-        takeover: bool = False,
-        **options: Unpack[RunOptions],
+        self, execution_id: str | None = None, *, stream: Literal[False] = False, **options: Unpack[ResumeOptions]
     ) -> Coroutine[Any, Any, AgentWorkflowResult]: ...
     def resume(
         self,

@@ -15,10 +15,9 @@ import re
 import threading
 from bisect import insort
 from collections import Counter
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
 from perdure.checkpoint import StepRecord, fields_of
@@ -27,12 +26,10 @@ from perdure.engine import STEP, ActivationRecorder
 from perdure.graph import ABSENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from perdure.codec import Kept
     from perdure.graph import ActivationPort, State
-
-T = TypeVar("T")
 
 _NOT_YET = float("inf")
 
@@ -70,16 +67,6 @@ class StepOutcome:
         """Return what is recorded: the result alone if no state was set."""
         # A result that is a StepOutcome itself must not be taken for this one.
         return self if self.state or isinstance(self.result, StepOutcome) else self.result
-
-
-@contextmanager
-def use_value(variable: ContextVar[T | None], value: T) -> Generator[None]:
-    """Set a context variable inside the block."""
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
 
 
 class MemoryStore(dict[str, Any]):

@@ -15,8 +15,8 @@ from perdure.annotations import namespace_here
 from perdure.engine import is_async
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
 from perdure.functional.context import Parameters, RunContext, get_run_context, hints_of
-from perdure.functional.state import StepOutcome, Writer, current_writer, place_of_step, use_value
-from perdure.graph import StepCall, activation_at_work, current_activation, policy_of
+from perdure.functional.state import StepOutcome, Writer, current_writer, place_of_step
+from perdure.graph import StepCall, activation_at_work, current_activation, policy_of, use_value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping

@@ -18,7 +18,7 @@ from perdure.engine import ABSENT, ActivationRecorder, is_read_elsewhere
 from perdure.errors import IncompatibleGraphError
 from perdure.events import WorkflowEvent, WorkflowEventSource, WorkflowRunState
 from perdure.functional.context import Parameters, RunContext, current_context, hints_of
-from perdure.functional.state import FUNCTION, MemoryStore, use_value
+from perdure.functional.state import FUNCTION, MemoryStore
 from perdure.functional.step import StepWrapper, begin_foreign_step
 from perdure.graph import (
     Dispatch,
@@ -33,6 +33,7 @@ from perdure.graph import (
     intercept_steps,
     rewire,
     split_types,
+    use_value,
 )
 from perdure.streams import ResponseStream
 from perdure.types import contains_typevar, is_instance_of

@@ -17,6 +17,7 @@ from perdure.graph.activation import (
     no_exit,
     require_no_exit,
     sharing,
+    use_value,
 )
 from perdure.graph.context import SHARED_SCOPE, State, WorkflowContext, private_owner, private_scope
 from perdure.graph.definition import (

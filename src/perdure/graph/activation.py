@@ -274,7 +274,8 @@ def current_activation() -> ActivationPort | None:
 
 
 @contextmanager
-def _set(variable: ContextVar[T], value: T) -> Generator[None]:
+def use_value(variable: ContextVar[T], value: T) -> Generator[None]:
+    """Set a context variable inside the block."""
     token = variable.set(value)
     try:
         yield
@@ -284,7 +285,7 @@ def _set(variable: ContextVar[T], value: T) -> Generator[None]:
 
 def in_function(activation: ActivationPort | None) -> AbstractContextManager[None]:
     """Mark the code that runs here, and all tasks that it starts, as part of a functional workflow."""
-    return _set(_function, activation)
+    return use_value(_function, activation)
 
 
 def activation_at_work() -> ActivationPort | None:
@@ -303,7 +304,7 @@ def activation_at_work() -> ActivationPort | None:
 
 def intercept_steps(begin: BeginStep) -> AbstractContextManager[None]:
     """Let `begin` start the steps of code that does not know which workflow it runs in, such as an agent."""
-    return _set(_begin_step, begin)
+    return use_value(_begin_step, begin)
 
 
 def begin_step(activation: ActivationPort, call: StepCall) -> Coroutine[Any, Any, Any]:
@@ -318,7 +319,7 @@ _PASSING = (Exception, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
 
 def sharing() -> AbstractContextManager[None]:
     """Mark the process as shared with other runs, here and in all tasks and threads that start here."""
-    return _set(_is_shared, value=True)
+    return use_value(_is_shared, value=True)
 
 
 def require_no_exit(error: BaseException) -> None:
