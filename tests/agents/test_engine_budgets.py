@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.activation.solo import lone
-from tests.agents.talkers import Model, agent
+from tests.agents.talkers import Model, Stranger, agent
 from tests.tracing.collected import EXPORTER, SAMPLER
 from tests.workflow.nodes import node
 
 from perdure import WorkflowBuilder, WorkflowExecutor
-from perdure.errors import BudgetExceededError
+from perdure.errors import BudgetExceededError, ChatClientInvalidResponseException
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _TOKENS = "total_tokens"
 
@@ -112,3 +116,138 @@ async def test_a_superstep_that_spends_nothing_says_nothing_of_it(storage: Any) 
     result = await lone(talkative(Model(), 1), storage=storage).run("hi")
     assert [event.data for event in result if event.type == "superstep_completed"] == [None]
     assert result.get_spent() == {}
+
+
+def parallel(number: int, make: Callable[[int], Any], **options: Any) -> Any:
+    """Build a workflow in which so many executors get the message in one superstep."""
+
+    async def pass_on(message: Any, ctx: Any) -> None:
+        await ctx.send_message(message)
+
+    start = node("start", pass_on)
+    builder = WorkflowBuilder(name="w", start_executor=start, **options)
+    return builder.add_fan_out_edges(start, [make(each) for each in range(number)]).build()
+
+
+class Slow(Model):
+    """A model whose calls overlap."""
+
+    def _inner_get_response(self, **given: Any) -> Any:
+        answer = super()._inner_get_response(**given)
+
+        async def wait() -> Any:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            return await answer
+
+        return answer if given["stream"] else wait()
+
+
+async def test_two_hundred_parallel_agents_stay_within_the_budget() -> None:
+    model = Slow(tokens=10)
+    workflow = parallel(200, lambda number: agent(f"agent{number}", model))
+    with pytest.raises(BudgetExceededError) as caught:
+        await workflow.run("hi", budget={_TOKENS: 500})
+    assert (len(model.shown), caught.value.spent) == (50, 500)
+
+
+async def test_parallel_calls_that_grow_overshoot_by_no_more_than_their_growth() -> None:
+    model = Slow(tokens=10)
+
+    def grow(_: Any) -> str:
+        model.tokens = 10 + len(model.shown)
+        return "ok"
+
+    model.say = grow
+    with pytest.raises(BudgetExceededError) as caught:
+        await parallel(50, lambda number: agent(f"agent{number}", model)).run("hi", budget={_TOKENS: 100})
+    assert 100 <= caught.value.spent <= 130
+
+
+async def test_parallel_calls_of_agents_that_are_tools_share_the_budget() -> None:
+    model = Slow(tokens=10)
+
+    async def gather(message: Any, ctx: Any) -> None:
+        async def one(number: int) -> str:
+            return (await agent(f"agent{number}", model).run(message)).text
+
+        await ctx.yield_output(await asyncio.gather(*(ctx.step(f"ask {number}", one, number) for number in range(20))))
+
+    with pytest.raises(BudgetExceededError):
+        await lone(gather).run("hi", budget={_TOKENS: 50})
+    assert len(model.shown) == 5
+
+
+async def test_parallel_sub_workflows_share_the_budget(storage: Any) -> None:
+    model = Slow(tokens=10)
+
+    def child(number: int) -> Any:
+        return WorkflowExecutor(lone(talkative(model, 2)), f"child{number}", allow_direct_output=True)
+
+    with pytest.raises(BudgetExceededError) as caught:
+        await parallel(20, child, checkpoint_storage=storage).run("hi", budget={_TOKENS: 100})
+    assert (len(model.shown), caught.value.spent) == (10, 100)
+
+
+async def test_a_budget_error_cancels_no_call_that_is_in_flight(storage: Any) -> None:
+    model = Slow(tokens=10)
+    workflow = parallel(8, lambda number: agent(f"agent{number}", model), checkpoint_storage=storage)
+    with pytest.raises(BudgetExceededError):
+        await workflow.run("hi", run_id="r", budget={_TOKENS: 35})
+    assert len(model.shown) == 4
+    result = await workflow.run(run_id="r", budget={_TOKENS: 1000})
+    assert (len(model.shown), result.get_spent()[_TOKENS]) == (8, 80)
+
+
+def warnings_in(result: Any) -> list[str]:
+    return [event.data for event in result if event.type == "warning"]
+
+
+async def test_tokens_that_a_model_does_not_report_are_estimated_with_one_warning(storage: Any) -> None:
+    model = Model(lambda _: "x" * 400)
+    workflow = parallel(3, lambda number: agent(f"agent{number}", model), checkpoint_storage=storage)
+    result = await workflow.run("hi", budget={_TOKENS: 1000})
+    assert result.get_spent()[_TOKENS] == 3 * 101
+    assert warnings_in(result) == ["a model reports no total_tokens, which the run's budget limits; they are estimated"]
+    with pytest.raises(BudgetExceededError):
+        await workflow.run("hi", budget={_TOKENS: 250})
+
+
+async def test_estimates_count_instructions_streams_and_agents_of_others(storage: Any) -> None:
+    model = Model(lambda _: "ok")
+    streaming = lone(talkative(model, 1), storage=storage)
+    events = [event async for event in streaming.run("x" * 400, budget={"input_tokens": 1000}, stream=True)]
+    assert [event.data["input_tokens"] for event in events if event.type == "superstep_completed"] == [100]
+    strange = WorkflowBuilder(name="s", start_executor=Stranger()).build()
+    result = await strange.run("x" * 400, budget={"input_tokens": 1000})
+    assert (result.get_spent()["input_tokens"], len(warnings_in(result))) == (100, 1)
+
+
+async def test_a_tokenizer_of_the_client_makes_the_estimates() -> None:
+    class Words:
+        def count_tokens(self, text: str) -> int:
+            return len(text.split())
+
+    model = Model(lambda _: "three more words")
+    model.tokenizer = Words()
+    result = await lone(talkative(model, 1)).run("two words", budget={_TOKENS: 1000})
+    assert result.get_spent()[_TOKENS] == 5
+
+
+async def test_missing_token_counts_can_be_left_out_or_stop_the_run(storage: Any) -> None:
+    model = Model()
+    model.missing_usage = "warn"
+    result = await lone(talkative(model, 1)).run("hi", budget={_TOKENS: 1})
+    assert (result.get_spent(), len(warnings_in(result))) == ({}, 1)
+    model.missing_usage = "raise"
+    with pytest.raises(ChatClientInvalidResponseException, match="missing_usage"):
+        await lone(talkative(model, 1), storage=storage).run("hi", run_id="r", budget={_TOKENS: 100})
+    model.missing_usage = "estimate"
+    calls = len(model.shown)
+    result = await lone(talkative(model, 1), storage=storage).run(run_id="r")
+    assert (len(model.shown), result.get_spent()[_TOKENS]) == (calls, 2)
+
+
+async def test_without_a_token_budget_missing_counts_are_no_warning() -> None:
+    result = await lone(talkative(Model(), 1)).run("hi", budget={"usd": 1})
+    assert (warnings_in(result), result.get_spent()) == ([], {})

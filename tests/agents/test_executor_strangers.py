@@ -90,7 +90,7 @@ async def test_what_a_stranger_has_spent_is_counted(storage: Any) -> None:
         await workflow.run("hi", run_id="r", budget={"input_tokens": 7})
     assert other.runs == []
     result = await workflow.run(run_id="r", budget={"input_tokens": 8})
-    assert (result.get_spent(), len(one.runs), len(other.runs)) == ({"input_tokens": 14}, 1, 1)
+    assert (result.get_spent(), len(one.runs), len(other.runs)) == ({"input_tokens": 14, "total_tokens": 14}, 1, 1)
 
 
 class Visitor(Stranger):

@@ -8,7 +8,6 @@ from perdure.agents.client.base import (
     CompactionStrategy,
     OptionsT,
     SupportsChatGetResponse,
-    TokenizerProtocol,
     prepend_instructions_to_messages,
 )
 from perdure.agents.client.middleware import (
@@ -36,6 +35,7 @@ from perdure.agents.client.options import (
     validate_tool_mode,
 )
 from perdure.agents.client.streaming import ChatStream
+from perdure.agents.client.tokens import CharacterEstimatorTokenizer, MissingUsage, TokenizerProtocol
 from perdure.agents.executor.agent_executor import (
     AgentExecutor,
     AgentExecutorRequest,

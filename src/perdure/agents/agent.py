@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from perdure.agents.agent_run import AgentStream
-    from perdure.agents.client.base import CompactionStrategy, SupportsChatGetResponse, TokenizerProtocol
+    from perdure.agents.client.base import CompactionStrategy, SupportsChatGetResponse
     from perdure.agents.client.middleware import MiddlewareTypes
+    from perdure.agents.client.tokens import TokenizerProtocol
     from perdure.agents.messages.message import AgentRunInputs
     from perdure.agents.sessions.providers import ContextProvider
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from perdure.agents.client.base import BaseChatClient, ask_model, ask_model_stream, require_response
 from perdure.agents.client.options import merge_options
 from perdure.agents.client.streaming import chat_stream, forward_stream
+from perdure.agents.client.tokens import TokenCounter
 from perdure.agents.messages.conversation import drop_known_messages
 from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate
 from perdure.agents.sessions.providers import HistoryPerCall, HistoryProvider, InMemoryHistoryProvider, SessionContext
@@ -73,13 +74,17 @@ class AgentRun:
         if isinstance(client, BaseChatClient):
             with use_turn(turn):
                 return ask(stream=stream)
+        counter = TokenCounter(
+            turn.activation, messages, self._given.tokenizer, getattr(client, "missing_usage", "estimate")
+        )
         if stream:
-            return ask_model_stream(turn, lambda: chat_stream(ask(stream=True), response_format), response_format)
+            start = partial(ask, stream=True)
+            return ask_model_stream(turn, lambda: chat_stream(start(), response_format), response_format, counter)
 
         async def whole() -> ChatResponse[Any]:
             return require_response(await ask(stream=False), type(client).__name__)
 
-        return ask_model(turn, whole, response_format)
+        return ask_model(turn, whole, response_format, counter)
 
     async def _prepare(self) -> None:
         """Collect messages, options and tools from the agent, its providers and this run."""

@@ -6,6 +6,8 @@ import asyncio
 import inspect
 import math
 from collections import Counter
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -37,7 +39,7 @@ from perdure.streams import has_pieces
 from perdure.tracing import NO_SPAN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from perdure.engine.superstep import ActivationContext
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
 _ENGINE_ONLY = frozenset({"output", "intermediate", "started", "status", "failed", "attempt_discarded"})
 _COUNTED_BY_ENGINE = frozenset({"supersteps", "activations"})
 """Resources that are checked when a superstep begins: nothing inside a handler spends them."""
+_has_reserved: ContextVar[bool] = ContextVar("perdure_has_reserved", default=False)
+"""True inside a call that has reserved budget, which covers the calls inside it."""
 
 
 @value_class
@@ -347,6 +351,11 @@ class ActivationRecorder:
             self._warned.add(text)
             self.warn(text)
 
+    def warn_once_per_run(self, text: str) -> None:
+        """Emit a warning unless another activation of this call of the run has emitted it."""
+        if self.context.budget.warned.setdefault(text, self.activation_id) == self.activation_id:
+            self.warn_once(text)
+
     # Requests, questions, steps and timers.
 
     def _used_requests(self) -> Requests:
@@ -433,17 +442,50 @@ class ActivationRecorder:
         totals = self._spent if inside is None else inside.spent
         for name, amount in spent.items():
             totals[name] = totals.get(name, 0) + amount
-        if inside is None and self.context.snapshot.limits.budget:
-            self.context.budget.child(self.activation_id).report(self._spent)
+        if budget := self.context.snapshot.limits.budget:
+            self.context.budget.child(self.activation_id).report({name: self._spent_of(name) for name in budget})
 
     def require_budget(self) -> None:
         """Raise BudgetExceededError if nothing is left of a resource, counting parallel activations."""
         left = self.context.snapshot.left
         for name in left.keys() - _COUNTED_BY_ENGINE:
-            spent = self._spent_of(name) + self.context.budget.child(self.activation_id).spent_by_siblings(name)
+            spent = self._spent_in_superstep(name)
             if spent >= left[name]:
                 # The loop of the run reports the totals of the whole run.
                 raise BudgetExceededError(self.context.root_id, name=name, spent=spent, limit=left[name])
+
+    @asynccontextmanager
+    async def reserve(self, resources: Collection[str]) -> AsyncGenerator[None]:
+        """Make a call inside a step, with as much budget reserved as the largest call before it has spent.
+
+        Wait while calls are in flight that may use up what is left. Raises BudgetExceededError if nothing is.
+        """
+        step, calls, left = self.running_step, self.context.budget.calls, self.context.snapshot.left
+        names = left.keys() & set(resources)
+        if step is None or not names or _has_reserved.get():
+            self.require_budget()
+            yield
+            return
+
+        def fits() -> bool:
+            return all(
+                name in calls.largest
+                and self._spent_in_superstep(name) + (calls.number + 1) * calls.largest[name] <= left[name]
+                for name in names
+            )
+
+        await calls.begin(fits)
+        token, spent = _has_reserved.set(True), {}
+        try:
+            self.require_budget()
+            yield
+            spent = {name: step.spent.get(name, 0) for name in names}
+        finally:
+            _has_reserved.reset(token)
+            calls.end(spent)
+
+    def _spent_in_superstep(self, name: str) -> float:
+        return self._spent_of(name) + self.context.budget.child(self.activation_id).spent_by_siblings(name)
 
     @property
     def left(self) -> Mapping[str, float]:
@@ -451,8 +493,8 @@ class ActivationRecorder:
         return {name: left - self._spent_of(name) for name, left in self.context.snapshot.left.items()}
 
     def _spent_of(self, name: str) -> float:
-        inside = self.running_step
-        return self._spent.get(name, 0) + (0 if inside is None else inside.spent_of(name))
+        in_flight = () if self.steps is None else self.steps.in_flight
+        return self._spent.get(name, 0) + sum(step.spent.get(name, 0) for step in in_flight)
 
     # State.
 

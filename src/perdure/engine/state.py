@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import operator
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from perdure.graph import SHARED_SCOPE, Executor, no_exit, wiring
 from perdure.kernel import Snapshot, Write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from perdure.codec import Kept, Values
     from perdure.engine.superstep import ActivationContext
@@ -105,6 +106,33 @@ def _state_path(state_key: StateKey) -> str:
 
 
 @dataclass(slots=True, eq=False)
+class CallsInFlight:
+    """Calls of a run and its sub-workflows whose cost is not known yet, so that parallel calls share what is left.
+
+    A call reserves as much as the largest call before it. The first call runs alone.
+    """
+
+    number: int = 0
+    largest: dict[str, float] = field(default_factory=new_dict)
+    _line: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _ended: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    async def begin(self, fits: Callable[[], bool]) -> None:
+        """Wait until the call fits or no other is in flight. Calls begin in the order in which they ask."""
+        async with self._line:
+            while self.number and not fits():
+                self._ended.clear()
+                await self._ended.wait()
+            self.number += 1
+
+    def end(self, spent: Mapping[str, float]) -> None:
+        """Note the end of a call and its cost."""
+        self.number -= 1
+        self.largest.update({name: max(amount, self.largest.get(name, 0)) for name, amount in spent.items()})
+        self._ended.set()
+
+
+@dataclass(slots=True, eq=False)
 class BudgetTracker:
     """Track the spending of one activation since the last commit, so that parallel ones share one budget.
 
@@ -115,6 +143,13 @@ class BudgetTracker:
     activation_id: str = ""
     _totals: Mapping[str, float] = field(default_factory=new_dict, init=False)
     _children: dict[str, BudgetTracker] = field(default_factory=new_dict, init=False)
+    calls: CallsInFlight = field(init=False)
+    warned: dict[str, str] = field(init=False)
+    """Warnings that are emitted once per run, and the activations that emit them."""
+
+    def __post_init__(self) -> None:
+        self.calls = CallsInFlight() if self.parent is None else self.parent.calls
+        self.warned = {} if self.parent is None else self.parent.warned
 
     def child(self, activation_id: str) -> BudgetTracker:
         """Return the tracker of an activation inside this one."""

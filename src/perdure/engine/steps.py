@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain, takewhile
@@ -36,7 +37,7 @@ from perdure.errors import EncodeError, StepMismatchError, StepTimeoutError, Ste
 from perdure.tracing import current, traced
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import Coroutine, Generator, Iterator, Mapping, Sequence
 
     from perdure.engine.activation import ActivationRecorder
     from perdure.engine.superstep import ActivationContext
@@ -96,6 +97,7 @@ class Steps:
         self._handler = CallScope(owner.activation_id, owner.task)
         self._tasks: dict[str, StepTask] = {}
         self._counted: set[str] = set()
+        self.in_flight: list[RunningStep] = []
         self.errors = CaughtErrors(owner.context, owner.activation_id)
         self.identities = StepIdentities(owner)
 
@@ -353,7 +355,7 @@ class Steps:
     async def _call(self, step: _Step, running: RunningStep) -> Any:
         call, owner = step.call, self.owner
         span = owner.span.child("perdure.step", step=call.name, executor_id=owner.executor_id)
-        with traced(span), current(span):
+        with traced(span), current(span), self._spending(running):
             work = step.task.call(call.fn, call.args, running)
             if call.timeout is None:
                 return await work
@@ -361,6 +363,15 @@ class Steps:
                 return await within(self._context.clock, call.timeout, work)
             except OutOfTimeError as error:
                 raise StepTimeoutError(call.name, seconds=call.timeout) from error.__cause__
+
+    @contextmanager
+    def _spending(self, running: RunningStep) -> Generator[None]:
+        """Let the activation see what a step spends before the step has ended."""
+        self.in_flight.append(running)
+        try:
+            yield
+        finally:
+            self.in_flight.remove(running)
 
     # Results
 

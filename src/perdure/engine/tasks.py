@@ -161,11 +161,6 @@ class RunningStep(CallScope):
         """Return whether nothing but functional workflows is around the code that runs here."""
         return all(each.is_function for each in self.enclosing())
 
-    def spent_of(self, resource: str) -> float:
-        """Return what it and the steps around it have spent of a resource."""
-        context = 0 if self.outer is None else self.outer.spent_of(resource)
-        return context + self.spent.get(resource, 0)
-
 
 _running: ContextVar[RunningStep | None] = ContextVar("perdure_step", default=None)
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, Type
 from perdure.data_classes import new_set
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Collection, Coroutine, Generator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from datetime import datetime, timedelta
 
     from perdure.events import WorkflowEvent
@@ -188,8 +188,20 @@ class ActivationPort(Protocol):
         """Report spending."""
         ...
 
-    def require_budget(self) -> None:
-        """Raise BudgetExceededError if a budget is used up."""
+    @property
+    def left(self) -> Mapping[str, float]:
+        """Return what is left of the budget, by resource."""
+        ...
+
+    def reserve(self, resources: Collection[str]) -> AbstractAsyncContextManager[None]:
+        """Make a call inside a step while what it may spend of these resources is reserved.
+
+        Raises BudgetExceededError if a budget is used up.
+        """
+        ...
+
+    def warn_once_per_run(self, text: str) -> None:
+        """Emit a warning event, once for parallel activations and sub-workflows."""
         ...
 
     def read(self, scope: str, key: str) -> Any:

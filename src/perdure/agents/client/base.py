@@ -16,8 +16,9 @@ from typing_extensions import TypeVar, Unpack
 
 from perdure.agents.client.options import ChatOptions, check_options, validate_chat_options
 from perdure.agents.client.streaming import chat_stream
+from perdure.agents.client.tokens import TOKEN_RESOURCES, TokenCounter
 from perdure.agents.messages.message import Message, normalize_messages
-from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate, declare_format, token_spending
+from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate, declare_format
 from perdure.agents.turn.recording import current_turn, record_stream
 from perdure.errors import ChatClientInvalidResponseException, MiddlewareException
 from perdure.streams import ResponseStream
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from perdure.agents.agent import Agent, AgentSettings
     from perdure.agents.client.streaming import ChatStream
+    from perdure.agents.client.tokens import MissingUsage, TokenizerProtocol
     from perdure.agents.messages.responses import ResponseFormat
     from perdure.agents.turn.recording import Turn
     from perdure.tracing import Span
@@ -98,15 +100,6 @@ EXCLUDED = "_excluded"
 
 
 @runtime_checkable
-class TokenizerProtocol(Protocol):
-    """Count tokens for compaction strategies."""
-
-    def count_tokens(self, text: str) -> int:
-        """Return the number of tokens of a text."""
-        ...
-
-
-@runtime_checkable
 class CompactionStrategy(Protocol):
     """Shorten a conversation before a model sees it."""
 
@@ -138,11 +131,13 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
         compaction_strategy: CompactionStrategy | None = None,
         tokenizer: TokenizerProtocol | None = None,
         additional_properties: dict[str, Any] | None = None,
+        missing_usage: MissingUsage | None = None,
     ) -> None:
         super().__init__()
         self.additional_properties: dict[str, Any] = dict(additional_properties or {})
         self.compaction_strategy = compaction_strategy
         self.tokenizer = tokenizer
+        self.missing_usage: MissingUsage = missing_usage or "estimate"
 
     @abstractmethod
     def _inner_get_response(
@@ -167,7 +162,7 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
         client_kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Return an awaitable ChatResponse, or a stream of updates that ends in one."""
-        del tokenizer, function_invocation_kwargs
+        del function_invocation_kwargs
         kwargs = {name: value for name, value in (client_kwargs or {}).items() if name != "session"}
         if middleware := kwargs.pop("middleware", None):
             raise MiddlewareException(
@@ -181,9 +176,11 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
         )
         turn = current_turn(type(self).__name__, request.messages)
         response_format = given.get("response_format")
+        shown = prepend_instructions_to_messages(request.messages, given.get("instructions"))
+        counter = TokenCounter(turn.activation, shown, tokenizer or self.tokenizer, self.missing_usage)
         if stream:
-            return ask_model_stream(turn, partial(self._perdure_ask_stream, request), response_format)
-        return ask_model(turn, partial(self._perdure_ask, request), response_format)
+            return ask_model_stream(turn, partial(self._perdure_ask_stream, request), response_format, counter)
+        return ask_model(turn, partial(self._perdure_ask, request), response_format, counter)
 
     async def _perdure_ask(self, request: ModelRequest) -> ChatResponse[Any]:
         messages = await request.compacted_messages()
@@ -233,14 +230,18 @@ def prepend_instructions_to_messages(
 
 
 def ask_model(
-    turn: Turn, ask: Callable[[], Awaitable[ChatResponse[Any]]], response_format: ResponseFormat
+    turn: Turn,
+    ask: Callable[[], Awaitable[ChatResponse[Any]]],
+    response_format: ResponseFormat,
+    counter: TokenCounter,
 ) -> Awaitable[ChatResponse[Any]]:
     """Call a model as a step of the turn. Its number is taken now."""
     declare_format(response_format)
     number = turn.next_model_call()
 
     async def respond() -> ChatResponse[Any]:
-        response = await turn.call_model("model", number, ask, partial(_count_tokens, turn))
+        response = await turn.call_model("model", number, ask, counter.count, TOKEN_RESOURCES)
+        counter.check(response)
         # A response that was read from a record doesn't know its format.
         response.response_format = response_format or response.response_format
         return response
@@ -248,27 +249,26 @@ def ask_model(
     return respond()
 
 
-def ask_model_stream(turn: Turn, ask: Callable[[], ChatStream], response_format: ResponseFormat) -> ChatStream:
+def ask_model_stream(
+    turn: Turn, ask: Callable[[], ChatStream], response_format: ResponseFormat, counter: TokenCounter
+) -> ChatStream:
     """Stream a model call as a step of the turn."""
     declare_format(response_format)
 
-    def set_format(response: ChatResponse[Any]) -> None:
+    def finish(response: ChatResponse[Any]) -> None:
+        counter.check(response)
         response.response_format = response_format or response.response_format
 
     stream: ChatStream = record_stream(
         turn,
         ask,
         name="model",
-        count=partial(_count_tokens, turn),
+        count=counter.count,
         split=ChatResponse[Any].split,
         rebuild=ChatResponse[Any].from_updates,
+        resources=TOKEN_RESOURCES,
     )
-    return stream.with_result_hook(set_format)
-
-
-def _count_tokens(turn: Turn, response: ChatResponse[Any]) -> None:
-    if spent := token_spending(response):
-        turn.spend(**{"total_tokens": sum(spent.values()), **spent})
+    return stream.with_result_hook(finish)
 
 
 def require_response(found: object, client: str) -> ChatResponse[Any]:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
 
     from perdure.agents.agent import SupportsAgentRun
-    from perdure.agents.client.base import CompactionStrategy, SupportsChatGetResponse, TokenizerProtocol
+    from perdure.agents.client.base import CompactionStrategy, SupportsChatGetResponse
     from perdure.agents.client.streaming import ChatStream
+    from perdure.agents.client.tokens import TokenizerProtocol
     from perdure.agents.messages.message import Message
     from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate, Response
     from perdure.agents.sessions.session import AgentSession

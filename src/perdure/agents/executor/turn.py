@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakValueDictionary
 
+from perdure.agents.client.tokens import TOKEN_RESOURCES, TokenCounter
 from perdure.agents.executor.requests import deduplicate, inner_requests, is_inner_question
-from perdure.agents.messages.responses import AgentResponse, token_spending
+from perdure.agents.messages.responses import AgentResponse
 from perdure.agents.sessions.session import AgentSession, apply_changes, copy_state, find_changes, share_logs
 from perdure.agents.turn.recording import return_requests
 from perdure.codec import register_type
@@ -220,14 +221,16 @@ class AgentTurn:
         if getattr(self.agent, "records_itself", False):
             return await self._run_agent(messages, session), session
         activation = self.ctx.activation
+        counter = TokenCounter(activation, messages)
 
         async def turn() -> tuple[AgentResponse[Any], SessionRecord | None]:
-            activation.require_budget()
-            response = await self._run_agent(messages, session)
-            activation.spend(token_spending(response))
+            async with activation.reserve(TOKEN_RESOURCES):
+                response = await self._run_agent(messages, session)
+                counter.count(response)
             return response, SessionRecord.of(session) if isinstance(session, AgentSession) else None
 
         response, record = await activation.step(StepCall(f"turn of {self.name}", turn, (), is_stable=True))
+        counter.check(response)
         return response, session if record is None else record.session()
 
     async def _run_agent(self, messages: Sequence[Message], session: Any) -> AgentResponse[Any]:

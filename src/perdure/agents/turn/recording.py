@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -18,7 +18,7 @@ from perdure.graph import Numbering, StepCall, activation_at_work, begin_step
 from perdure.records import digest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Sequence
 
     from perdure.graph import ActivationPort, IfInterrupted
     from perdure.streams import ResponseStream
@@ -89,16 +89,23 @@ class Turn:
         return f"{self.key}#{self.number}.{self._calls.used}/{place}:{call_id}{again}"
 
     async def call_model(
-        self, name: str, model_call: int, make: Callable[[], Awaitable[T]], count: Callable[[T], None]
+        self,
+        name: str,
+        model_call: int,
+        make: Callable[[], Awaitable[T]],
+        count: Callable[[T], None],
+        resources: Collection[str] = (),
     ) -> T:
-        """Call the model, or return its recorded response. A call that is made needs budget left."""
+        """Call the model, or return its recorded response. A call that is made needs budget left.
+
+        What it may spend of `resources` is reserved.
+        """
 
         async def work() -> T:
-            if self.activation is not None:
-                self.activation.require_budget()
-            result = await make()
-            count(result)
-            return result
+            async with nullcontext() if self.activation is None else self.activation.reserve(resources):
+                result = await make()
+                count(result)
+                return result
 
         try:
             return await self.call(name, f"{self.key}#{self.number}.{model_call}", work, "rerun")
@@ -195,6 +202,7 @@ def record_stream(
     count: Callable[[FinalT], None],
     split: Callable[[FinalT], Sequence[UpdateT]],
     rebuild: Callable[[Sequence[UpdateT]], FinalT] | None = None,
+    resources: Collection[str] = (),
 ) -> ResponseStream[UpdateT, FinalT]:
     """Stream a call as a step of the turn: updates are sent as they come, the final response is recorded.
 
@@ -221,7 +229,7 @@ def record_stream(
             await stream.aclose()
 
     async def updates() -> AsyncGenerator[UpdateT]:
-        task = asyncio.ensure_future(turn.call_model(name, number, ask, count))
+        task = asyncio.ensure_future(turn.call_model(name, number, ask, count, resources))
         task.add_done_callback(lambda _: queue.put_nowait(None))
         try:
             while (update := await queue.get()) is not None:

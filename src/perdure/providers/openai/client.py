@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         CompactionStrategy,
         FunctionInvocationConfiguration,
         Message,
+        MissingUsage,
         TokenizerProtocol,
     )
     from perdure.providers.openai.connection import Credential
@@ -101,6 +102,8 @@ class OpenAIClientSettings(ServerSettings, total=False):
     """Shortens long conversations before they are sent."""
     tokenizer: TokenizerProtocol | None
     """Counts tokens for the compaction strategy."""
+    missing_usage: MissingUsage | None
+    """The policy for servers that report no token counts, if the run has a token budget. Default: "estimate"."""
     additional_properties: dict[str, Any] | None
     """Any data to keep on the client."""
 
@@ -122,8 +125,8 @@ class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
     """The extra that installs the SDK."""
 
     def __init__(self, model: str | None = None, **settings: Unpack[OpenAIClientSettings]) -> None:
-        own = {name: settings.get(name) for name in ("compaction_strategy", "tokenizer", "additional_properties")}
-        super().__init__(**cast("dict[str, Any]", own))
+        names = ("compaction_strategy", "tokenizer", "additional_properties", "missing_usage")
+        super().__init__(**cast("dict[str, Any]", {name: settings.get(name) for name in names}))
         with needs_extra("this client needs", self._EXTRA):
             from perdure.providers.openai import connection  # noqa: PLC0415 - the SDK comes with an extra
         self._sdk: Any = connection
