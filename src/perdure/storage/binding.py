@@ -103,14 +103,11 @@ def open_storage(url: str, *, retention: Retention | None = None) -> StoreStorag
     # A URL may contain a password, so errors repeat only what is before the colon.
     scheme, colon, rest = url.partition(":")
     match scheme.lower() if colon else "":
-        case "sqlite":
-            path, durability = _path("sqlite", rest)
-            make = functools.partial(SqliteCheckpointStorage, path, durability=durability, retention=retention)
-            return _open_once(("sqlite", str(path.resolve()), durability, retention), make)
-        case "file":
-            path, durability = _path("file", rest)
-            make = functools.partial(FileCheckpointStorage, path, durability=durability, retention=retention)
-            return _open_once(("file", str(path.resolve()), durability, retention), make)
+        case "sqlite" | "file" as kind:
+            path, durability = _path(kind, rest)
+            storage = SqliteCheckpointStorage if kind == "sqlite" else FileCheckpointStorage
+            make = functools.partial(storage, path, durability=durability, retention=retention)
+            return _open_once((kind, str(path.resolve()), durability, retention), make)
         case "memory":
             _require_bare("memory", rest)
             if "/" in rest:

@@ -1,16 +1,17 @@
 """The storage port: the operations of a store, in groups. A store keeps bytes and never looks inside them.
 
-The blocking half of a store is a backend. It does one thing at a time and knows nothing of asyncio. `BackedStore` makes
-a store of it. The operations of a backend mean the same as those of the port with the same name.
+The blocking half of a store is a backend: `FileBackend` or `SqlBackend`. It does one thing at a time and knows nothing
+of asyncio. `BackedStore` makes a store of it. The operations of a backend mean the same as those of the port with the
+same name.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager, AbstractContextManager
+    from contextlib import AbstractAsyncContextManager
 
     from perdure.records import (
         Archive,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
         SinceHead,
         WholeCheckpoint,
     )
-    from perdure.storage.group_commit import Pending
 
 Durability: TypeAlias = Literal["commit", "os"]
 """Safety of a commit that a store reports as done. With "commit" it survives a power cut. With "os" the operating
@@ -367,86 +367,3 @@ def is_host_store(store: object) -> TypeGuard[HostStore]:
 def _has_all(store: object, *protocols: type) -> bool:
     needed = {name for protocol in protocols for name in dir(protocol)}
     return all(hasattr(store, name) for name in needed if not name.startswith("_"))
-
-
-class Backend(Protocol):
-    """All blocking operations of a store: of runs by their owners, of readers, of those outside, and maintenance."""
-
-    def acquire(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Lease: ...
-
-    def release(self, lease: Lease, *, halt: Halt | None) -> None: ...
-
-    def write(self, pending: Sequence[Pending]) -> None:
-        """Write each entry whole or not at all, in order. Note the error of an entry that was not written."""
-        ...
-
-    def rewind(self, lease: Lease, *, expected_head: str, to: str, nonce: str) -> None: ...
-
-    def run(self, run_id: str) -> RunRecord | None: ...
-
-    def runs(self, *, workflow_name: str | None, status: RunStatus | None) -> Sequence[RunRecord]: ...
-
-    def journal(self, run_id: str) -> Sequence[JournalRecord]: ...
-
-    def inbox(self, run_id: str) -> Sequence[Command]: ...
-
-    def events(self, run_id: str, *, after: int, limit: int) -> Sequence[EventBatch]: ...
-
-    def mark(self, run_id: str) -> Mark:
-        """Return the run's mark. `commands` is the newest command that waits, or 0. Called often, so keep it cheap."""
-        ...
-
-    def manifest(self, checkpoint_id: str) -> Manifest: ...
-
-    def manifests(self, *, workflow_name: str | None, run_id: str | None) -> Sequence[Manifest]: ...
-
-    def ids(self, *, workflow_name: str | None) -> Sequence[str]: ...
-
-    def latest(self, *, workflow_name: str) -> Manifest | None: ...
-
-    def blobs(self, roots: Iterable[str]) -> Mapping[str, bytes]: ...
-
-    def post(self, run_id: str, command: Command) -> Command:
-        """Add a command, synced. If one with its id waits already, return that one, whatever the head is."""
-        ...
-
-    def changes(self) -> object:
-        """Return a value that differs once any process has changed anything here. Called often, so keep it cheap."""
-        ...
-
-    def archive(self, run_id: str) -> Archive: ...
-
-    def close_run(self, run_id: str, *, halt: Halt, instead_of: Halt | None, takeover: bool) -> bool: ...
-
-    def restore(self, archive: Archive) -> None: ...
-
-    def remove(self, run_id: str, *, takeover: bool) -> bool: ...
-
-    def delete(self, checkpoint_id: str) -> bool: ...
-
-    def collect(self) -> int: ...
-
-    def is_collection_due(self) -> bool:
-        """Return whether enough was removed to make a collection of blobs worthwhile."""
-        ...
-
-    def close(self) -> None: ...
-
-    def errors(self) -> AbstractContextManager[None]:
-        """Turn errors of the driver or the file system into perdure's. Every job of a store is done inside of it."""
-        ...
-
-    def for_tenant(self, tenant: str, *, creates: bool) -> Self:
-        """Return the same for the data of one tenant; cheap, and sharing everything else.
-
-        Unless `creates` is set, nothing is created for a tenant that has no data yet.
-        """
-        ...
-
-
-class HostBackend(Backend, Protocol):
-    """A backend that finds the runs that have work, as a host needs it."""
-
-    def due(self, *, at: str, workflow_names: Collection[str], limit: int) -> Sequence[Due]: ...
-
-    def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None: ...

@@ -18,7 +18,6 @@ from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException, 
 from perdure.records import SinceHead, WholeCheckpoint
 from perdure.storage import notifications
 from perdure.storage.group_commit import GroupWriter, PendingCommit, PendingRecords
-from perdure.storage.port import Backend, HostBackend
 from perdure.storage.rules import APART, require_checkpoint_id, require_run_id, require_tenant
 from perdure.storage.worker import forget_parent_in_child
 
@@ -40,13 +39,15 @@ if TYPE_CHECKING:
         RunRecord,
         RunStatus,
     )
+    from perdure.storage.file import FileBackend
     from perdure.storage.group_commit import Pending
     from perdure.storage.notifications import Pause
     from perdure.storage.port import Subscription
+    from perdure.storage.sql.backend import SqlBackend
     from perdure.storage.worker import JobRunner
 
-B = TypeVar("B", bound=Backend)
-H = TypeVar("H", bound=HostBackend)
+B = TypeVar("B", bound="FileBackend | SqlBackend")
+H = TypeVar("H", bound="SqlBackend")
 T = TypeVar("T")
 
 

@@ -26,7 +26,7 @@ import contextlib
 import functools
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from perdure.clock import SystemClock
 from perdure.errors import (
@@ -43,7 +43,7 @@ from perdure.storage.file.checkpoints import CheckpointFile, RunAfter, choose_in
 from perdure.storage.file.directory import Directory
 from perdure.storage.file.run_files import CONSUMED_MAX, LogLine, after_commit
 from perdure.storage.group_commit import PendingCommit, PendingRecords
-from perdure.storage.owners import LEASE_SECONDS, Owners, require_lease, this_process
+from perdure.storage.owners import LEASE_SECONDS, Owners, require_lease
 from perdure.storage.port import require_durability
 from perdure.storage.rules import file_name
 from perdure.storage.store import BackedStore
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
         JournalRecord,
         Manifest,
         NewRun,
-        Owner,
         RunRecord,
         RunStatus,
     )
@@ -95,19 +94,18 @@ class FileBackend:
         self._disk = disk
         self._retention = retention
         self._clock = clock
-        self._tenants: dict[str, FileBackend] = {}
+        self._tenants: dict[str, Self] = {}
         self._checked = -1
         with self.errors():
             self._files = Directory(disk, directory, create=create)
         self._owners = owners or Owners(self._files.owners, lease_seconds=lease_seconds)
         self._history = history.History(self._files, retention, clock, self._owners)
 
-    def for_tenant(self, tenant: str, *, creates: bool) -> FileBackend:
-        if not tenant:
-            return self
+    def for_tenant(self, tenant: str, *, creates: bool) -> Self:
+        """Return the backend of a tenant. Unless `creates` is set, nothing is made for one that has no data yet."""
         backend = self._tenants.get(tenant)
         if backend is None:
-            backend = FileBackend(
+            backend = type(self)(
                 self._files.tenants / file_name(tenant),
                 retention=keep.of_tenant(self._retention, tenant),
                 clock=self._clock,
@@ -174,6 +172,7 @@ class FileBackend:
         run.log.append(replace(line, change="release", state=rules.release(line.state, halt=halt), subject=None))
 
     def write(self, pending: Sequence[Pending]) -> None:
+        """Write each entry whole or not at all, in order. Note the error of an entry that was not written."""
         records: dict[str, list[PendingRecords]] = {}
         for each in pending:
             match each:
@@ -327,7 +326,7 @@ class FileBackend:
                 run_id,
                 instead_of=instead_of,
                 takeover=takeover,
-                is_given_up=self._is_given_up,
+                is_given_up=self._owners.is_gone,
             )
             if line is None or state is None:
                 return False
@@ -335,9 +334,6 @@ class FileBackend:
             # A run that goes on in another store must not do so here, even after a power cut with durability "os".
             self._disk.secure(run.log.path)
         return True
-
-    def _is_given_up(self, owner: Owner) -> bool:
-        return owner.id != this_process().id and self._owners.is_replaceable(owner)
 
     def restore(self, archive: Archive) -> None:
         with self._files.lock():
@@ -386,6 +382,7 @@ class FileBackend:
             return history.read_events(self._files, run, line, after=after, limit=limit) if line else ()
 
     def mark(self, run_id: str) -> Mark:
+        """Return the run's mark. It is asked for often."""
         with self._locked(run_id) as (run, line):
             if line is None or not line.state.is_known:
                 return Mark()
@@ -394,6 +391,7 @@ class FileBackend:
         return Mark(record.head, record.events, newest, self._owners.living(record.owner), record.halt is not None)
 
     def changes(self) -> object:
+        """Return a value that differs once any process has changed anything here. It is asked for often."""
         # Under the lock: a number is taken before the change that it belongs to. A reader between the two would think
         # that it has seen the change.
         with self._files.lock():

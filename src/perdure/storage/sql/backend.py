@@ -126,6 +126,7 @@ class SqlBackend(Tables):
         self._owners.leave((self._tenant, lease.run_id, lease.token))
 
     def write(self, pending: Sequence[Pending]) -> None:
+        """Write each entry whole or not at all, in order. Note the error of an entry that was not written."""
         sync = "as chosen" if any(each.is_durable for each in pending) else "later"
         is_begun = False
         try:
@@ -196,6 +197,7 @@ class SqlBackend(Tables):
         self.count_pruned(self.drop_journal(run_id) + self.delete_rows("drop_expecting_commands", run_id=run_id))
 
     def mark(self, run_id: str) -> Mark:
+        """Return the run's mark. `commands` is the newest command that waits, or 0. It is asked for often."""
         row = self.execute("mark", run_id=run_id).fetchone()
         if row is None:
             return Mark()
@@ -235,6 +237,7 @@ class SqlBackend(Tables):
         return found[0][0].wake_at if found else None
 
     def changes(self) -> object:
+        """Return a value that differs once any process has changed anything here. It is asked for often."""
         return self._database.version_of_data()
 
     def archive(self, run_id: str) -> Archive:
