@@ -148,7 +148,7 @@ class AgentNode(AgentExecutor):
         if is_last and (self._reader.default(answer) is not None or not await self._is_another_attempt(answers, ctx)):
             return []
         ctx.scope().set(_INVALID_ANSWERS, answers)
-        return [*self._unseen_results(answer), Message("user", [str(fault)])]
+        return [*self.unsent_results(answer), Message("user", [str(fault)])]
 
     async def _is_another_attempt(self, answers: int, ctx: WorkflowContext[Any, Any]) -> bool:
         """Return True if the node has failed here before, and is tried again.
@@ -163,12 +163,6 @@ class AgentNode(AgentExecutor):
             await ctx.step("give up", _leave_mark, key=key)
             return False
         return True
-
-    def _unseen_results(self, answer: AgentExecutorResponse) -> list[Message]:
-        """Return tool results for a provider that keeps the conversation: it has not seen them and waits for them."""
-        if getattr(self.session, "service_session_id", None) is None:
-            return []
-        return [message for message in answer.agent_response.messages[-1:] if message.role == "tool"]
 
     async def _approve(self, task: NodeTask, answer: Answer, ctx: WorkflowContext[Any, Any]) -> NodeResult:
         """Ask a person for approval if the node needs it. A correction that cannot be used is asked for again."""

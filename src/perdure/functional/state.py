@@ -1,12 +1,12 @@
-"""The state of a functional workflow while its steps run. Every entry of the function comes to the same result.
+"""The state of a functional workflow while its steps run. Every entry of the function ends with the same state.
 
 Steps that run in parallel see at once what others set, as in any Python program. If two of them set one key, and the
 second did not read what the first had set, the later call wins, however fast they were. The order of calls is recorded
 with what a step sets.
 
-A step that runs sees everything on record, whether this entry of the function has come to it or not. The function
-itself sees what it has come to, as it did in its first entry. If other steps have used what a step set before it was
-recorded, and it runs again after a crash, it runs beneath them: it sees what it saw then.
+A running step sees everything on record, also what this entry of the function has not reached yet. The function itself
+sees only what it has reached, as in its first entry. After a crash a step may run again, although other steps have used
+what its first attempt had set. It then sees the state without their changes, as its first attempt did.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Writer:
     """A call of a step that may set state.
 
     Attributes:
-        state: None for a recorded step that this entry of the function has not come to.
+        state: None for a recorded step that this entry of the function has not reached.
         order: A sort key: later calls have larger ones.
         place: The key of its record, which is the same in every process and in forks.
         calls: The number of steps that were called inside it.
@@ -105,19 +105,19 @@ class Writer:
 
     @property
     def is_over(self) -> bool:
-        """Return whether it has ended, or an enclosing step."""
+        """Return True if it or an enclosing step has ended."""
         return self.has_ended or (self.outer is not None and self.outer.is_over)
 
     def is_within(self, other: Writer) -> bool:
-        """Return whether it is `other`, or inside it."""
+        """Return True if it is `other`, or inside it."""
         return self is other or (self.outer is not None and self.outer.is_within(other))
 
     def is_related(self, other: Writer) -> bool:
-        """Return whether one of the two is inside the other."""
+        """Return True if one of the two is inside the other."""
         return self.is_within(other) or other.is_within(self)
 
     def is_around(self, place: str) -> bool:
-        """Return whether the record of a place is inside it."""
+        """Return True if the record of a place is inside it."""
         return bool(self.place) and place.startswith(f"{self.place}/")
 
     def lineage(self) -> Iterator[Writer]:
@@ -146,21 +146,21 @@ class _Write:
 
     @classmethod
     def ahead(cls, name: str, place: str, rank: Rank, rests_on: Mapping[str, int], give: Callable[[], Any]) -> _Write:
-        """Return a recorded write that the function has yet to come to. `give` decodes it, if it is ever needed."""
+        """Return a recorded write that the function has not reached. `give` decodes it if it is needed."""
         writer = Writer(None, name, "", 0, place=place, is_recorded=True, has_ended=True)
         return cls(rank, give, writer, 0, _NOT_YET, rests_on)
 
     @property
     def is_ahead(self) -> bool:
-        """Return whether it is recorded and the function has not come to it."""
+        """Return True if it is recorded and the function has not reached it."""
         return self.reached == _NOT_YET
 
     def is_ahead_in(self, writer: Writer) -> bool:
-        """Return whether it is recorded inside a step that has not come to it."""
+        """Return True if it is recorded inside a step that has not reached it."""
         return self.is_ahead and writer.is_around(self.writer.place)
 
     def limits(self, key: str, writer: Writer) -> bool:
-        """Return whether it rests on a write of a step that runs again and has not made that write again."""
+        """Return True if it rests on a write of a step that runs again and has not repeated that write."""
         return any(each.sets[key] < self.rests_on.get(each.place, 0) for each in writer.lineage())
 
 
@@ -169,7 +169,7 @@ class FunctionState:
 
     def __init__(self, store: State | MemoryStore, past: Iterable[tuple[str, _Write]] = ()) -> None:
         self._store = store
-        # By key: all writes, also those that the function has not come to. The highest rank is last.
+        # By key: all writes, also those that the function has not reached. The highest rank is last.
         self._writes: dict[str, list[_Write]] = {}
         # By key that steps have set: the value before.
         self._floors: dict[str, Any] = {}
@@ -266,7 +266,7 @@ class FunctionState:
         insort(self._writes.setdefault(key, []), write, key=_rank)
 
     def _put(self, key: str, write: _Write) -> None:
-        """Add a write that the function has come to."""
+        """Add a write that the function has reached."""
         if key not in self._floors:
             self._floors[key] = self._store.get(key, ABSENT)
         self._insert(key, write)
@@ -280,7 +280,7 @@ class FunctionState:
         return removed
 
     def _show(self, key: str) -> None:
-        """Let the winning write be the value."""
+        """Make the winning write the value."""
         last, floor = self._last(key), self._floors[key]
         if last is not None or floor is not ABSENT:
             self._store.set(key, floor if last is None else last.give())
@@ -288,7 +288,7 @@ class FunctionState:
             self._store.delete(key)
 
     def roll_back(self, writer: Writer) -> None:
-        """Take back what an attempt at a step has set. Another attempt may come to what is recorded inside it."""
+        """Take back what an attempt at a step has set. Another attempt may reach what is recorded inside the step."""
         with self._lock:
             writer.has_ended = True
             for key, write in self._take_out(writer):
@@ -323,7 +323,7 @@ class FunctionState:
     def finish(self, writer: Writer, result: Any, *, with_ahead: bool = False) -> StepOutcome:
         """Return the result of a step that has ended, with what it and those inside it have set.
 
-        An interrupted step that does not run again has not come to what is recorded inside it; `with_ahead` adds that.
+        An interrupted step that does not run again has not reached what is recorded inside it; `with_ahead` adds that.
         """
         with self._lock:
             writer.has_ended = True
@@ -356,7 +356,7 @@ class FunctionState:
                 self._put(key, _Write(rank, lambda value=value: value, writer, shown, reached, rests_on))
 
     def _drop_ahead_inside(self, writer: Writer) -> None:
-        """Forget the recorded writes inside a step that has ended without coming to them."""
+        """Forget the recorded writes inside a step that has ended without reaching them."""
         for key in self._writes:
             self._remove(key, lambda write: write.is_ahead_in(writer))
 
@@ -365,7 +365,7 @@ class FunctionState:
         return self._time
 
     def _writing(self) -> Writer | None:
-        """Return the step of this function that runs here. Steps of an enclosing function set the state of that one."""
+        """Return the running step of this function. Steps of an enclosing function set that function's state."""
         writer = current_writer.get()
         return writer if writer is not None and writer.state is self else None
 
@@ -375,7 +375,7 @@ def _rank(write: _Write) -> Rank:
 
 
 def _is_blind(key: str, writer: Writer, top: _Write) -> bool:
-    """Return whether a step overwrites what it can't have known."""
+    """Return True if a step overwrites a value that it can't have known."""
     knew = writer.began > top.reached or writer.seen.get(key, 0) > top.shown
     return not (knew or writer.is_related(top.writer))
 

@@ -149,7 +149,7 @@ class HandoffAgentExecutor(AgentExecutor):
             await self._on_several_handoffs(answer, ctx)
             return self._make_correction(targets, answer, ctx)
         delete_key(_CORRECTIONS_KEY, ctx)
-        if targets and (unsent := self._unsent_results(answer)):
+        if targets and (unsent := self.unsent_results(answer)):
             await self._run_agent(unsent, ctx, should_respond=False)
         return await self._on_turn(answer, targets[0] if targets else None, ctx)
 
@@ -224,13 +224,7 @@ class HandoffAgentExecutor(AgentExecutor):
         correction = (
             f"You have handed over to {named} at once, so nobody has taken over. Hand over to one of them only."
         )
-        return [*self._unsent_results(answer), Message("user", [correction])]
-
-    def _unsent_results(self, answer: AgentExecutorResponse) -> list[Message]:
-        """Return tool results that the provider's stored conversation still lacks."""
-        if getattr(self.session, "service_session_id", None) is None:
-            return []
-        return [message for message in answer.agent_response.messages[-1:] if message.role == "tool"]
+        return [*self.unsent_results(answer), Message("user", [correction])]
 
     def _conversation(self, ctx: Context) -> Log[Message]:
         return cast("Log[Message]", ctx.scope().get(_CONVERSATION_KEY) or Log())

@@ -337,6 +337,12 @@ class AgentExecutor(Executor):
         await ctx.send_message(answer)
         return ()
 
+    def unsent_results(self, answer: AgentExecutorResponse) -> list[Message]:
+        """Return tool results that the provider, if it stores the conversation, has not seen and waits for."""
+        if getattr(self.session, "service_session_id", None) is None:
+            return []
+        return [message for message in answer.agent_response.messages[-1:] if message.role == "tool"]
+
     async def __respond(self, ctx: Context, messages: Iterable[Message] = ()) -> None:
         """Let the agent respond to these and to all stored messages."""
         self.__store(messages, ctx)
