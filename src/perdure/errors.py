@@ -102,6 +102,14 @@ class AgentException(AgentFrameworkException):
     """An agent could not run."""
 
 
+class AgentInvalidAuthException(AgentException):
+    """An agent's service refused the credentials."""
+
+
+class AgentContentFilterException(AgentException):
+    """An agent's service refused the content."""
+
+
 class AgentInvalidRequestException(AgentException):
     """The request to the agent is invalid."""
 
@@ -130,6 +138,38 @@ class ChatClientInvalidResponseException(ChatClientException):
     """The provider's response can't be read."""
 
 
+class ChatClientContentFilterException(ChatClientException):
+    """The provider's content filter rejected the conversation. Sending it again fails again."""
+
+
+class ResponseInvalidatedException(ChatClientException):
+    """Raised by a client whose provider took back a part of a response. Its tool calls are not made."""
+
+
+class IntegrationException(AgentFrameworkException):
+    """Base of the errors of other services, for programs that raise or catch them."""
+
+
+class IntegrationInitializationError(IntegrationException):
+    """A service could not be set up."""
+
+
+class IntegrationInvalidAuthException(IntegrationException):
+    """A service refused the credentials."""
+
+
+class IntegrationInvalidRequestException(IntegrationException):
+    """A service refused the request."""
+
+
+class IntegrationInvalidResponseException(IntegrationException):
+    """The response of a service can't be read."""
+
+
+class IntegrationContentFilterException(IntegrationException):
+    """A service refused the content."""
+
+
 class ToolException(AgentFrameworkException):
     """A tool could not be called. The model receives the message."""
 
@@ -148,6 +188,10 @@ class UserInputRequiredException(ToolException):
 
 class MiddlewareException(AgentFrameworkException):
     """A middleware failed."""
+
+
+class MiddlewareFailure(MiddlewareException):
+    """Raised by a middleware to fail the run. Other errors around a tool call are results that the model gets."""
 
 
 class MiddlewareTermination(MiddlewareException):

@@ -46,7 +46,7 @@ _FIRST_MODULES = {
     "perdure.agents.options": "ChatOptions ToolMode",
     "perdure.mcp.choosing": "MCPSpecificApproval",
     "perdure.openai.options": "OpenAIChatOptions",
-    "perdure.agents.executor": "AgentExecutor",
+    "perdure.agents.executor": "AgentExecutor AgentExecutorCheckpointState",
     "perdure.agents.executor_messages": "AgentExecutorRequest AgentExecutorResponse",
     "perdure.agents.executor_session": "SessionRecord",
     "perdure.agents.invocation_settings": "FunctionInvocationConfiguration",

@@ -203,6 +203,28 @@ async def test_an_agent_opens_and_closes_its_client() -> None:
     assert not client.is_open
 
 
+async def test_an_agent_is_opened_and_closed_without_a_block_and_again() -> None:
+    server = Server()
+    agent = Agent(Model(), tools=[server])
+    for _ in range(2):
+        assert await agent.open() is agent
+        assert server.is_connected
+        await agent.close()
+        assert not server.is_connected
+
+
+async def test_an_agent_that_fails_to_open_closes_what_was_opened() -> None:
+    class Unreachable(Server):
+        async def connect(self) -> None:
+            raise OSError("no route")
+
+    first = Server()
+    with pytest.raises(OSError, match="no route"):
+        await Agent(Model(), tools=[first, Unreachable()]).open()
+    assert first.connections == 1
+    assert not first.is_connected
+
+
 def test_agents_of_ours_and_of_others_are_agents() -> None:
     class Silent(BaseAgent):
         async def run(self, messages: Any = None, **_: Any) -> AgentResponse[Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from mcp import Client, MCPError
 from tests.activation.solo import Context, MendableError, lone
 from tests.agents.stub_model import Model
 
@@ -14,6 +15,7 @@ from perdure.agents.agent_tool import function_name
 from perdure.testing.scripted import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
+    from mcp_types import TextContent
     from tests.conftest import Storage
 
     from perdure import Workflow
@@ -181,3 +183,24 @@ def test_the_name_of_an_agent_becomes_one_that_a_model_can_call(name: str, calla
 async def test_a_failed_inner_agent_is_told_to_the_outer_model() -> None:
     expert = Agent(ScriptedChatClient([MendableError()]), name="expert")
     assert (await chief(expert.as_tool()).run("go")).text == "done"
+
+
+async def test_an_agent_is_the_tool_of_an_mcp_server() -> None:
+    @tool(approval_mode="always_require")
+    def pay() -> str:
+        return "paid"
+
+    client = ScriptedChatClient(lambda messages, _: ToolCall("pay") if messages[-1].text == "pay" else "Snow in Oslo.")
+    server = Agent(client, name="weather man", description="Knows the weather.", tools=[pay]).as_mcp_server()
+    async with Client(server) as caller:
+        (offered,) = (await caller.list_tools()).tools
+        assert (offered.name, offered.description) == ("weather_man", "Knows the weather.")
+        assert offered.input_schema["required"] == ["task"]
+        answered = await caller.call_tool("weather_man", {"task": "Oslo?"})
+        asking = await caller.call_tool("weather_man", {"task": "pay"})
+        wrong = await caller.call_tool("weather_man", {"city": "Oslo"})
+        with pytest.raises(MCPError, match="no tool named 'other'"):
+            await caller.call_tool("other", {"task": "Oslo?"})
+    assert [cast("TextContent", each).text for each in answered.content] == ["Snow in Oslo."]
+    assert (answered.is_error, asking.is_error, wrong.is_error) == (False, True, True)
+    assert "needs an answer from the user" in cast("TextContent", asking.content[0]).text

@@ -17,7 +17,7 @@ from perdure.agents import (
     Message,
     tool,
 )
-from perdure.errors import MiddlewareTermination, UserInputRequiredException
+from perdure.errors import MiddlewareFailure, MiddlewareTermination, UserInputRequiredException
 from perdure.graph import Retry
 from perdure.testing import ScriptedChatClient, ToolCall
 
@@ -316,6 +316,17 @@ async def test_a_middleware_may_end_the_turn(stream: bool) -> None:  # noqa: FBT
     response = await answer(client, stream=stream, options={"tools": [weather]}, middleware=[enough])
     assert shape(response) == [("assistant", ["function_call"]), ("tool", ["function_result"])]
     assert results(response)[0].result == "not in this house"
+    assert len(client.calls) == 1
+
+
+@both_modes
+async def test_a_middleware_may_fail_the_run_instead_of_telling_the_model(stream: bool) -> None:  # noqa: FBT001
+    async def guard(_: FunctionInvocationContext, __: Callable[[], Awaitable[None]]) -> None:
+        raise MiddlewareFailure("the tool is forbidden")
+
+    client = ScriptedChatClient([ToolCall("weather", city="Oslo"), "never said"])
+    with pytest.raises(MiddlewareFailure, match="forbidden"):
+        await answer(client, stream=stream, options={"tools": [weather]}, middleware=[guard])
     assert len(client.calls) == 1
 
 

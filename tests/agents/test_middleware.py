@@ -19,6 +19,7 @@ from perdure.agents import (
     ChatResponseUpdate,
     FunctionMiddleware,
     Message,
+    MiddlewareBundle,
     agent_middleware,
     chat_middleware,
     function_middleware,
@@ -249,3 +250,15 @@ async def test_middleware_of_tools_sees_the_result_and_a_termination_reaches_the
         assert context.result == result
     with pytest.raises(MiddlewareTermination):
         await call_chain([double, end], Context(), call)
+
+
+async def test_a_bundle_is_installed_as_a_whole() -> None:
+    bundle = MiddlewareBundle([Around(), Watching(), Asking()])
+    found = categorize_middleware([by_mark_agent, bundle])
+    assert [type(each).__name__ for each in found["agent"]] == ["function", "Around"]
+    assert (len(found["function"]), len(found["chat"])) == (1, 1)
+    model = Model()
+    await Agent(model, middleware=bundle).run("hi")
+    assert [message.text for message in model.calls[0][0]] == ["hi", "and be kind"]
+    with pytest.raises(MiddlewareException, match="is not middleware"):
+        MiddlewareBundle([Around(), 3])

@@ -14,6 +14,7 @@ from perdure.agents import (
     Agent,
     AgentSession,
     ContextProvider,
+    FileHistoryProvider,
     HistoryProvider,
     InMemoryHistoryProvider,
     Message,
@@ -24,6 +25,7 @@ from perdure.errors import AgentInvalidRequestException, MiddlewareException
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
+    from pathlib import Path
 
     from perdure.agents import ChatResponse, ChatResponseUpdate, Content, SupportsAgentRun
 
@@ -255,3 +257,32 @@ async def test_an_id_that_is_no_text_is_refused() -> None:
     agent = Agent(Model())
     with pytest.raises(AgentInvalidRequestException, match="not a str"):
         await agent.run("hi", session=agent.get_session({"id": 1}))
+
+
+async def test_a_history_in_files_is_there_for_another_agent(tmp_path: Path) -> None:
+    models = [Model(), Model()]
+    for model in models:
+        agent = Agent(model, context_providers=[FileHistoryProvider(tmp_path / "histories")])
+        await agent.run("h\u00e9llo\u2028", session=AgentSession(session_id="s-1"))
+    assert len(models[1].calls[0][0]) == 3
+    messages = await FileHistoryProvider(tmp_path / "histories").get_messages("s-1")
+    assert [message.role for message in messages] == ["user", "assistant"] * 2
+    assert messages[0].text == "h\u00e9llo\u2028"
+    assert [path.name for path in (tmp_path / "histories").iterdir()] == ["s-1.jsonl"]
+
+
+@pytest.mark.parametrize("session_id", ["../other", "a/b", "A", "", "\0", ".", "x" * 300])
+async def test_any_session_id_has_a_file_of_its_own_in_the_directory(tmp_path: Path, session_id: str) -> None:
+    history = FileHistoryProvider(tmp_path / "histories")
+    await history.save_messages("a", [Message("user", "mine")])
+    await history.save_messages(session_id, [Message("user", "theirs")])
+    assert [message.text for message in await history.get_messages(session_id)] == ["theirs"]
+    assert [len(list(each.iterdir())) for each in (tmp_path, tmp_path / "histories")] == [1, 2]
+
+
+async def test_a_damaged_file_of_a_history_is_named(tmp_path: Path) -> None:
+    history = FileHistoryProvider(tmp_path)
+    await history.save_messages("s", [Message("user", "hi")])
+    (tmp_path / "s.jsonl").write_text((tmp_path / "s.jsonl").read_text() + '{"role": "us')
+    with pytest.raises(ValueError, match=r"line 2 of '.*s\.jsonl' is not a message"):
+        await history.get_messages("s")

@@ -31,6 +31,7 @@ OFFERED = {
     "workflow step RunContext StepWrapper FunctionalWorkflow FunctionalWorkflowAgent get_run_context",
     "FunctionalWorkflowDefinition register_checkpoint_type FinishReason FinishReasonLiteral ServiceSessionId",
     "AgentMiddlewareTypes ChatMiddlewareTypes FunctionMiddlewareTypes ChatAndFunctionMiddlewareTypes MiddlewareTypes",
+    "AgentExecutorCheckpointState FileHistoryProvider MiddlewareBundle MiddlewareFailure ResponseInvalidatedException",
     "AgentException AgentInvalidRequestException AgentInvalidResponseException ToolException ContentError",
 }
 NAMES = sorted(name for row in OFFERED for name in row.split())

@@ -21,6 +21,7 @@ from perdure.agents.client.middleware import (
     ChatMiddlewareTypes,
     FunctionMiddleware,
     FunctionMiddlewareTypes,
+    MiddlewareBundle,
     MiddlewareTypes,
     agent_middleware,
     chat_middleware,
@@ -38,6 +39,7 @@ from perdure.agents.client.streaming import ChatStream
 from perdure.agents.client.tokens import CharacterEstimatorTokenizer, MissingUsage, TokenizerProtocol
 from perdure.agents.executor.agent_executor import (
     AgentExecutor,
+    AgentExecutorCheckpointState,
     AgentExecutorRequest,
     AgentExecutorResponse,
 )
@@ -63,7 +65,13 @@ from perdure.agents.messages.responses import (
     ResponseFormat,
     token_spending,
 )
-from perdure.agents.sessions.providers import ContextProvider, HistoryProvider, InMemoryHistoryProvider, SessionContext
+from perdure.agents.sessions.providers import (
+    ContextProvider,
+    FileHistoryProvider,
+    HistoryProvider,
+    InMemoryHistoryProvider,
+    SessionContext,
+)
 from perdure.agents.sessions.session import AgentSession, ServiceSessionId, register_state_type
 from perdure.agents.tools.context import FunctionInvocationContext, expand_tools, is_function_tool
 from perdure.agents.tools.tool import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Sel
 from typing_extensions import TypedDict, Unpack
 
 from perdure.agents.agent_run import AgentRun
-from perdure.agents.agent_tool import agent_tool
+from perdure.agents.agent_tool import agent_mcp_server, agent_tool
 from perdure.agents.client.base import BaseChatClient, OptionsT
 from perdure.agents.client.middleware import AgentContext, call_through, categorize_middleware, list_middleware
 from perdure.agents.client.options import merge_options
@@ -108,6 +108,7 @@ class BaseAgent:
         return AgentSession(session_id=session_id, service_session_id=service_session_id)
 
     as_tool = agent_tool
+    as_mcp_server = agent_mcp_server
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r}, id={self.id!r})"
@@ -282,15 +283,25 @@ class Agent(BaseAgent, Generic[OptionsT]):
             if not getattr(server, "is_connected", False):
                 await self._perdure_exits.enter_async_context(server)
 
-    async def __aenter__(self) -> Self:
-        """Open the client and the MCP servers."""
-        if isinstance(self.client, AbstractAsyncContextManager):
-            await self._perdure_exits.enter_async_context(cast("AbstractAsyncContextManager[Any]", self.client))
-        for server in self.mcp_tools:
-            await self.connect(server)
+    async def open(self) -> Self:
+        """Open the client and the MCP servers. `close` closes them, and so does `async with`."""
+        try:
+            if isinstance(self.client, AbstractAsyncContextManager):
+                await self._perdure_exits.enter_async_context(cast("AbstractAsyncContextManager[Any]", self.client))
+            for server in self.mcp_tools:
+                await self.connect(server)
+        except BaseException:
+            await self.close()
+            raise
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def close(self) -> None:
         """Close everything that was opened."""
         exits, self._perdure_exits = self._perdure_exits, AsyncExitStack()
         await exits.aclose()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -16,6 +16,9 @@ from perdure.errors import ToolExecutionException, UserInputRequiredException
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from mcp.server.lowlevel import Server
+    from mcp_types import CallToolRequestParams
+
     from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate
     from perdure.agents.tools.tool import ApprovalMode
 
@@ -84,6 +87,44 @@ def agent_tool(
         # An agent that records each of its calls can safely run again.
         if_interrupted="rerun" if getattr(agent, "records_itself", False) else "tell",
     )
+
+
+def agent_mcp_server(
+    agent: Any,
+    *,
+    server_name: str = "Agent",
+    version: str | None = None,
+    instructions: str | None = None,
+    **settings: Any,
+) -> Server[Any]:
+    """Return an MCP server whose only tool is this agent, to be run with the SDK; `settings` are those of its `Server`.
+
+    Each call is a run of the agent without a session; a failed one is an error result. Raises
+    ModuleNotFoundError without the extra `mcp`.
+    """
+    try:
+        from mcp import MCPError  # noqa: PLC0415 - an extra
+        from mcp.server.lowlevel import Server  # noqa: PLC0415
+        from mcp_types import INVALID_PARAMS, CallToolResult, ListToolsResult, TextContent, Tool  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("as_mcp_server needs the extra mcp: pip install 'perdure[mcp]'") from error
+    tool = agent_tool(agent, name=function_name(agent.name or ""))
+    listed = ListToolsResult(tools=[Tool(name=tool.name, description=tool.description, input_schema=tool.parameters())])
+
+    async def list_tools(_: object, __: object) -> ListToolsResult:
+        return listed
+
+    async def call_tool(_: object, params: CallToolRequestParams) -> CallToolResult:
+        if params.name != tool.name:
+            raise MCPError(INVALID_PARAMS, f"there is no tool named {params.name!r}; the tool is {tool.name!r}")
+        try:
+            contents = await tool.invoke(arguments=params.arguments or {})
+        except Exception as error:  # noqa: BLE001 - an agent may fail in any way
+            return CallToolResult(content=[TextContent(text=f"{type(error).__name__}: {error}")], is_error=True)
+        return CallToolResult(content=[TextContent(text=each.text) for each in contents if each.text])
+
+    settings |= {"on_list_tools": list_tools, "on_call_tool": call_tool}
+    return Server(server_name, version=version or "", instructions=instructions, **settings)
 
 
 class AgentTool(FunctionTool):

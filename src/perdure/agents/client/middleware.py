@@ -153,7 +153,19 @@ AgentMiddlewareTypes: TypeAlias = AgentMiddleware | Callable[..., Any]
 FunctionMiddlewareTypes: TypeAlias = FunctionMiddleware | Callable[..., Any]
 ChatMiddlewareTypes: TypeAlias = ChatMiddleware | Callable[..., Any]
 ChatAndFunctionMiddlewareTypes: TypeAlias = FunctionMiddleware | ChatMiddleware | Callable[..., Any]
-MiddlewareTypes: TypeAlias = AgentMiddleware | FunctionMiddleware | ChatMiddleware | Callable[..., Any]
+
+
+class MiddlewareBundle:
+    """Middleware that belongs together, passed as one. It is not a sequence, so that no part of it is left out."""
+
+    def __init__(self, middleware: Sequence[Any]) -> None:
+        self.members = tuple(middleware)
+        categorize_middleware(self.members)
+
+
+MiddlewareTypes: TypeAlias = (
+    AgentMiddleware | FunctionMiddleware | ChatMiddleware | MiddlewareBundle | Callable[..., Any]
+)
 """Middleware of any kind: an object, or an async function with the parameters `context` and `call_next`."""
 
 FnT = TypeVar("FnT", bound=Callable[..., Any])
@@ -195,7 +207,8 @@ def list_middleware(given: MiddlewareTypes | Sequence[MiddlewareTypes] | None) -
     """Return one or several middleware as a list."""
     if given is None:
         return []
-    return list(cast("Sequence[MiddlewareTypes]", given)) if isinstance(given, Sequence) else [given]
+    several = list(cast("Sequence[MiddlewareTypes]", given)) if isinstance(given, Sequence) else [given]
+    return [each for one in several for each in (one.members if isinstance(one, MiddlewareBundle) else (one,))]
 
 
 def _kind(middleware: object) -> Kind:

@@ -9,6 +9,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
+from typing_extensions import TypedDict
+
 from perdure.agents.agent import Agent, BaseAgent, SupportsAgentRun, resolve_agent_id
 from perdure.agents.executor.requests import (
     Answer,
@@ -75,6 +77,17 @@ class AgentExecutorResponse:
             else:
                 conversation.append(message)
         return AgentExecutorResponse(self.executor_id, AgentResponse(messages=[said]), conversation[::-1])
+
+
+class AgentExecutorCheckpointState(TypedDict, total=False):
+    """The state that agent-framework stores of an agent executor, for annotations. Here the run stores it."""
+
+    cache: list[Message]
+    full_conversation: list[Message]
+    agent_session: dict[str, Any]
+    pending_agent_requests: dict[str, Content]
+    pending_responses_to_agent: list[Content]
+    pending_request_order: list[str]
 
 
 register_type(AgentExecutorRequest, name="perdure:AgentExecutorRequest")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from typing_extensions import TypedDict, Unpack, override
@@ -14,8 +18,9 @@ from perdure.agents.client.base import EXCLUDED
 from perdure.agents.client.middleware import ChatMiddleware, categorize_middleware
 from perdure.agents.messages.message import ATTRIBUTION, Message
 from perdure.agents.messages.responses import AgentResponse
-from perdure.errors import MiddlewareException
+from perdure.errors import ContentError, MiddlewareException
 from perdure.log import Log
+from perdure.records import digest
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:
@@ -256,9 +261,7 @@ class InMemoryHistoryProvider(HistoryProvider):
                     f"the history in session.state[{self.source_id!r}]['messages'] must be a list of Messages; it "
                     f"contains {each!r}"
                 )
-        if self.skip_excluded:
-            return [message for message in found if not message.additional_properties.get(EXCLUDED)]
-        return found
+        return _without_excluded(found) if self.skip_excluded else found
 
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: dict[str, Any] | None = None, **kwargs: Any
@@ -271,6 +274,68 @@ class InMemoryHistoryProvider(HistoryProvider):
         if not isinstance(known, Log):
             known = state["messages"] = Log[Message](known)
         cast("Log[Message]", known).extend(messages)
+
+
+class FileHistoryProvider(HistoryProvider):
+    """Store messages in a directory, as one file of JSON lines per session. One process may write to it.
+
+    The files are no part of a run: a crash may store a turn twice. In a workflow prefer the session itself.
+    """
+
+    def __init__(
+        self,
+        storage_path: str | Path,
+        *,
+        source_id: str = "file_history",
+        skip_excluded: bool = False,
+        **selected: Unpack[HistorySelection],
+    ) -> None:
+        super().__init__(source_id, **selected)
+        self.storage_path = Path(storage_path)
+        self.skip_excluded = skip_excluded
+
+    def _path(self, session_id: str | None) -> Path:
+        name = session_id or "default"
+        # Any other text could name a file outside of the directory, or that of another session.
+        name = name if re.fullmatch(r"[a-z0-9_-][a-z0-9_.-]{0,99}", name) else f"~{digest(name.encode())}"
+        return self.storage_path / f"{name}.jsonl"
+
+    async def get_messages(
+        self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
+    ) -> list[Message]:
+        """Return the messages of the session. Raises ValueError for a damaged file."""
+        del state, kwargs
+        found = await asyncio.to_thread(_read_messages, self._path(session_id))
+        return _without_excluded(found) if self.skip_excluded else found
+
+    async def save_messages(
+        self, session_id: str | None, messages: Sequence[Message], *, state: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        """Append messages to the session's file."""
+        del state, kwargs
+        lines = "".join(f"{json.dumps(message.to_dict())}\n" for message in messages)
+        await asyncio.to_thread(_append_lines, self._path(session_id), lines)
+
+
+def _read_messages(path: Path) -> list[Message]:
+    found: list[Message] = []
+    text = path.read_text("utf-8") if path.exists() else ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        try:
+            found += [Message.from_dict(json.loads(line))] if line.strip() else []
+        except (ValueError, TypeError, ContentError) as error:
+            raise ValueError(f"line {number} of {str(path)!r} is not a message: {error}; restore the file") from error
+    return found
+
+
+def _append_lines(path: Path, lines: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(lines)
+
+
+def _without_excluded(messages: Iterable[Message]) -> list[Message]:
+    return [message for message in messages if not message.additional_properties.get(EXCLUDED)]
 
 
 @dataclass(eq=False, repr=False)

@@ -24,6 +24,7 @@ from perdure.agents.turn.approvals import REJECTED
 from perdure.clock import SystemClock
 from perdure.engine import NOT_DONE, OutOfTimeError, is_async, is_final, is_inside_step, within
 from perdure.errors import (
+    MiddlewareFailure,
     MiddlewareTermination,
     StepMismatchError,
     StepTimeoutError,
@@ -225,7 +226,7 @@ class ToolCaller:
             return self._to_failure(call, error)
         except Exception as error:
             # A run that can't continue, or a step that nobody can settle, is no failure of the tool.
-            if is_final(error) or isinstance(error, (StepUnsettledError, StepMismatchError)):
+            if is_final(error) or isinstance(error, (StepUnsettledError, StepMismatchError, MiddlewareFailure)):
                 raise
             return self._to_failure(call, error)
         return CallOutcome([_to_result(call, tool, context.result)])

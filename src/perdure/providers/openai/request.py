@@ -20,7 +20,7 @@ from perdure.agents import (
     normalize_tools,
     sendable_name,
 )
-from perdure.errors import ChatClientInvalidRequestException
+from perdure.errors import ChatClientContentFilterException, ChatClientInvalidRequestException
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -57,7 +57,7 @@ class OpenAIChatOptions(ChatOptions[ResponseModelT], Generic[ResponseModelT], to
     extra_body: dict[str, Any]
 
 
-class OpenAIContentFilterException(ChatClientInvalidRequestException):
+class OpenAIContentFilterException(ChatClientContentFilterException, ChatClientInvalidRequestException):
     """The provider's content filter rejected the conversation. Sending it again fails again."""
 
 
