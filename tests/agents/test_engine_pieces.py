@@ -14,7 +14,7 @@ from perdure.agents import AgentResponse, Message
 from perdure.graph import current_activation
 
 if TYPE_CHECKING:
-    from perdure.graph import ActivationPort
+    from perdure.engine import ActivationRecorder
 
 
 def said(text: str) -> AgentResponse[Any]:
@@ -26,7 +26,7 @@ async def outputs(stream: Any) -> list[str]:
 
 
 async def test_the_activation_in_progress_is_known_inside_of_the_handler_alone() -> None:
-    found: list[ActivationPort | None] = []
+    found: list[ActivationRecorder | None] = []
 
     def look() -> None:
         found.append(current_activation())
@@ -48,7 +48,7 @@ async def test_the_activation_in_progress_is_known_inside_of_the_handler_alone()
 async def test_a_task_that_outlives_its_handler_is_in_no_activation() -> None:
     go_on, left = asyncio.Event(), list[asyncio.Task[Any]]()
 
-    async def look_later() -> ActivationPort | None:
+    async def look_later() -> ActivationRecorder | None:
         await go_on.wait()
         return current_activation()
 

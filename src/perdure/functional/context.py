@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from perdure.annotations import Namespace
+    from perdure.engine import ActivationRecorder
     from perdure.events import WorkflowEvent
-    from perdure.graph import ActivationPort, WorkflowContext
+    from perdure.graph import WorkflowContext
 
 _VARIADIC = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
 _CONTEXT_NAME = "ctx"
@@ -69,7 +70,7 @@ class RunContext:
         return self._handler_context
 
     @property
-    def activation(self) -> ActivationPort:
+    def activation(self) -> ActivationRecorder:
         """Return the activation that the function runs in. Raises RuntimeError if there is none."""
         return self._context.activation
 

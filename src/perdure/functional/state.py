@@ -22,14 +22,15 @@ from urllib.parse import quote, unquote
 
 from perdure.checkpoint import StepRecord, fields_of
 from perdure.codec import register_type
-from perdure.engine import STEP, ActivationRecorder
+from perdure.engine import STEP
 from perdure.graph import ABSENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from perdure.codec import Kept
-    from perdure.graph import ActivationPort, State
+    from perdure.engine import ActivationRecorder
+    from perdure.graph import State
 
 _NOT_YET = float("inf")
 
@@ -383,18 +384,17 @@ def _is_blind(key: str, writer: Writer, top: _Write) -> bool:
 current_writer: ContextVar[Writer | None] = ContextVar("perdure_step_writer", default=None)
 
 
-def place_of_step(activation: ActivationPort) -> str:
+def place_of_step(activation: ActivationRecorder) -> str:
     """Return the place of the step that runs here; an empty text if none does."""
-    running = activation.running_step if isinstance(activation, ActivationRecorder) else None
+    running = activation.running_step
     return "" if running is None else running.place
 
 
-def recorded_writes(activation: ActivationPort) -> Iterator[tuple[str, _Write]]:
+def recorded_writes(activation: ActivationRecorder) -> Iterator[tuple[str, _Write]]:
     """Yield the state that recorded steps have set in the function that is entered here, by key."""
-    if isinstance(activation, ActivationRecorder):
-        reader = _Reader(activation)
-        for place in dict.fromkeys([*reader.held, *activation.context.journal.keys(activation.activation_id)]):
-            yield from reader.writes(place)
+    reader = _Reader(activation)
+    for place in dict.fromkeys([*reader.held, *activation.context.journal.keys(activation.activation_id)]):
+        yield from reader.writes(place)
 
 
 class _Reader:

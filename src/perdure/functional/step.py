@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from perdure.annotations import Namespace
-    from perdure.graph import ActivationPort, IfInterrupted, Retry
+    from perdure.engine import ActivationRecorder
+    from perdure.graph import IfInterrupted, Retry
 
 R = TypeVar("R")
 
@@ -168,7 +169,7 @@ class _Attempts:
         self.context.activation.emit(event, transient=True)
 
 
-def begin_foreign_step(activation: ActivationPort, call: StepCall) -> Coroutine[Any, Any, Any]:
+def begin_foreign_step(activation: ActivationRecorder, call: StepCall) -> Coroutine[Any, Any, Any]:
     """Call a step that is no `@step`, such as a tool call of an agent: its record has the state that it sets."""
     context = get_run_context()
     if context is None or context.activation is not activation:

@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 
 from perdure.annotations import namespace_here
 from perdure.checkpoint import CompatibilityReport
-from perdure.engine import ABSENT, ActivationRecorder, is_read_elsewhere
+from perdure.engine import ABSENT, is_read_elsewhere
 from perdure.errors import IncompatibleGraphError
 from perdure.events import WorkflowEvent, WorkflowEventSource, WorkflowRunState
 from perdure.functional.context import Parameters, RunContext, current_context, hints_of
@@ -45,9 +45,8 @@ if TYPE_CHECKING:
     from perdure.agents import ContextProvider
     from perdure.annotations import Namespace
     from perdure.clock import Clock
-    from perdure.engine import Call
+    from perdure.engine import ActivationRecorder, Call
     from perdure.functional.agent import FunctionalWorkflowAgent
-    from perdure.graph import ActivationPort
     from perdure.storage import CheckpointStorage
 
 
@@ -108,7 +107,7 @@ class FunctionNode(Executor):
             return await self.func(*positional, **keywords)
 
     def call_inside(
-        self, message: Any, activation: ActivationPort, *, kwargs: Mapping[str, Any] | None = None
+        self, message: Any, activation: ActivationRecorder, *, kwargs: Mapping[str, Any] | None = None
     ) -> Coroutine[Any, Any, Any]:
         """Call the function as part of a handler of another workflow, whose run records its steps and questions.
 
@@ -259,7 +258,7 @@ class FunctionalWorkflow(Workflow):
         return options, own
 
     def run_inside(
-        self, message: Any, activation: ActivationPort, options: Mapping[str, Any], kwargs: Mapping[str, Any]
+        self, message: Any, activation: ActivationRecorder, options: Mapping[str, Any], kwargs: Mapping[str, Any]
     ) -> Coroutine[Any, Any, Any]:
         """Call the function as part of the enclosing run, and return its result."""
         storage = options.get("checkpoint_storage") or self.checkpoint_storage
@@ -379,7 +378,7 @@ def _durable_activation() -> ActivationRecorder | None:
     A thread has none: a plain function that runs a loop of its own is part of the step that called it.
     """
     found = activation_at_work()
-    if not isinstance(found, ActivationRecorder) or not found.context.is_checkpointed:
+    if found is None or not found.context.is_checkpointed:
         return None
     try:
         asyncio.get_running_loop()

@@ -3,7 +3,6 @@
 
 from perdure.graph.activation import (
     ABSENT,
-    ActivationPort,
     IfInterrupted,
     Numbering,
     StepCall,

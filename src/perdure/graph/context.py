@@ -1,4 +1,4 @@
-"""The context of a handler: send, yield, ask, wait, keep state. The engine implements it behind `ActivationPort`."""
+"""The context of a handler: send, yield, ask, wait, keep state. The engine implements it in `ActivationRecorder`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from datetime import datetime, timedelta
 
+    from perdure.engine import ActivationRecorder
     from perdure.events import WorkflowEvent
-    from perdure.graph.activation import ActivationPort, IfInterrupted
+    from perdure.graph.activation import IfInterrupted
     from perdure.graph.policy import Retry
 
 ResultT = TypeVar("ResultT")
@@ -49,7 +50,7 @@ class State:
 
     __slots__ = ("_activation", "_scope")
 
-    def __init__(self, activation: ActivationPort, scope: str = SHARED_SCOPE) -> None:
+    def __init__(self, activation: ActivationRecorder, scope: str = SHARED_SCOPE) -> None:
         self._activation = activation
         self._scope = scope
 
@@ -102,7 +103,7 @@ class WorkflowContext(Generic[OutT, W_OutT]):
 
     __slots__ = ("activation",)
 
-    def __init__(self, activation: ActivationPort) -> None:
+    def __init__(self, activation: ActivationRecorder) -> None:
         self.activation = activation
 
     async def send_message(

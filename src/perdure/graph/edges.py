@@ -123,10 +123,9 @@ class Edge:
 
 
 class EdgeGroup:
-    """Edges that are decided upon together."""
+    """Edges that are decided upon together. `type` is the kind of group: the name of its class."""
 
     type: ClassVar[str] = "EdgeGroup"
-    """The kind of group: the name of its class."""
     _kinds: ClassVar[dict[str, builtins.type[EdgeGroup]]] = {}
 
     def __init__(self, edges: Sequence[Edge], *, id: str | None = None) -> None:

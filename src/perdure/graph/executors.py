@@ -74,9 +74,7 @@ class Dispatch:
 
     def route_of(self, value: object) -> Route | None:
         """Return the handler with the most specific type for a value."""
-        index = self._ranking.exact.get(type(value))
-        if index is None:
-            index = self._ranking.best(value)
+        index = self._ranking.best(value)
         return None if index is None else self.messages[index]
 
     def answer_route(self, request: object, response: object) -> Route | None:
@@ -103,7 +101,8 @@ def _distinct(declared: Iterable[tuple[object, ...]]) -> tuple[object, ...]:
 class Wiring:
     """The engine's data of an executor, under one name so that it never clashes with attributes of programs.
 
-    `fallback` is the executor given as `on_error`, which the builder adds to the graph.
+    `fallback` is the executor given as `on_error`, which the builder adds to the graph. `is_function` is True for the
+    function of a functional workflow: live streams have events of its steps, not of its own calls.
     """
 
     dispatch: Dispatch
@@ -111,7 +110,6 @@ class Wiring:
     policy: Policy
     fallback: Executor | None
     is_function: bool = False
-    """True for the function of a functional workflow. Live streams have events of its steps, not of its own calls."""
 
     def __deepcopy__(self, _: object) -> Wiring:
         """Return itself: it is immutable, and a copied executor has the same fallback."""

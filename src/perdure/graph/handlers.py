@@ -23,10 +23,9 @@ _DECLARATION = "__perdure_handler__"
 
 @dataclass(frozen=True, slots=True)
 class HandlerTypes:
-    """The types that a handler takes, sends and yields."""
+    """The types that a handler takes, sends and yields. A response handler takes two: the request and the response."""
 
     takes: tuple[object, ...]
-    """The type of the message; for a response handler, the types of the request and of the response."""
     sends: tuple[object, ...]
     yields: tuple[object, ...]
 

@@ -73,8 +73,8 @@ class Policy:
     on_error: str | None = None
 
 
+# The default: one attempt without a timeout, and a failure stops the run.
 NO_POLICY = Policy()
-"""The default: one attempt without a timeout, and a failure stops the run."""
 
 
 @dataclass(frozen=True, slots=True)

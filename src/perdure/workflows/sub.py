@@ -131,7 +131,7 @@ class WorkflowExecutor(Executor):
     @handler
     async def process_workflow(self, message: object, ctx: WorkflowContext[Any, Any]) -> None:
         """Run the next turn of the inner workflow."""
-        activation = _activation(ctx)
+        activation = ctx.activation
         value = activation.context.values.fix(message, f"message of sub-workflow {self.id!r}")
         before = self._child(activation)
         if before.requests:
@@ -143,12 +143,12 @@ class WorkflowExecutor(Executor):
     @handler
     async def process_response(self, message: SubWorkflowResponseMessage, ctx: WorkflowContext[Any, Any]) -> None:
         """Handle an answer from the parent."""
-        await self._answer(_activation(ctx), {message.source_event.request_id: message.data})
+        await self._answer(ctx.activation, {message.source_event.request_id: message.data})
 
     @handler
     async def process_timers(self, message: TimersDue, ctx: WorkflowContext[Any, Any]) -> None:
         """Handle timers that are due inside. The parent watches the deadlines of propagated requests."""
-        activation, now = _activation(ctx), message.moment
+        activation, now = ctx.activation, message.moment
         before = self._child(activation)
         expired = expire(before, now=now, by=BY_DEADLINE, apart_from=activation.context.snapshot.requests)
         after = wake(expired, now=now, fan_ins=fan_ins_of(self.workflow.graph))
@@ -159,7 +159,7 @@ class WorkflowExecutor(Executor):
         """Handle the answer to a propagated request."""
         del request
         assert ctx.request_id is not None, "answers have a request id"
-        await self._answer(_activation(ctx), {ctx.request_id: response})
+        await self._answer(ctx.activation, {ctx.request_id: response})
 
     async def _answer(self, activation: ActivationRecorder, responses: Mapping[str, Any]) -> None:
         before, context = self._child(activation), activation.context
@@ -239,12 +239,6 @@ def _terms(request: Request, give: Callable[[object], Any]) -> Terms:
         return Terms(approved_digest=request.approves)
     deadline = datetime.fromisoformat(request.deadline)
     return Terms(deadline=deadline, default=give(request.default), approved_digest=request.approves)
-
-
-def _activation(ctx: WorkflowContext[Any, Any]) -> ActivationRecorder:
-    found = ctx.activation
-    assert isinstance(found, ActivationRecorder), "a sub-workflow runs in the engine"
-    return found
 
 
 @dataclass(eq=False)

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from perdure.agents.messages.content import Content
 from perdure.agents.messages.conversation import is_tool_question
 from perdure.agents.messages.message import Message
-from perdure.engine import ActivationRecorder
 from perdure.events import WorkflowEvent
 from perdure.graph import Terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from perdure.graph import ActivationPort
+    from perdure.engine import ActivationRecorder
     from perdure.kernel import Request
 
 _NAME: Final = "request_info"
@@ -35,9 +34,9 @@ def is_inner_question(content: Content) -> bool:
     return is_call and isinstance(arguments, Mapping) and isinstance(arguments.get("request_event"), Mapping)
 
 
-def inner_requests(activation: ActivationPort) -> list[Request]:
+def inner_requests(activation: ActivationRecorder) -> list[Request]:
     """Return the open requests of the inner workflow, except those that its agents ask as contents."""
-    if not isinstance(activation, ActivationRecorder) or activation.child is None:
+    if activation.child is None:
         return []
     give, opened = activation.context.values.give, activation.asked_inside
     found = [opened.get(key, each) for key, each in activation.child.requests.items()]
@@ -45,9 +44,8 @@ def inner_requests(activation: ActivationPort) -> list[Request]:
     return [each for each, asked in data if not (isinstance(asked, Content) and asked.user_input_request is True)]
 
 
-def open_outer_requests(activation: ActivationPort, questions: Iterable[Request]) -> dict[str, Content]:
+def open_outer_requests(activation: ActivationRecorder, questions: Iterable[Request]) -> dict[str, Content]:
     """Open a request for each inner one. Returns the calls that the answers belong to, by outer request id."""
-    assert isinstance(activation, ActivationRecorder), "an executor with an inner workflow runs in the engine"
     opened: dict[str, Content] = {}
     for each in questions:
         chosen = f"{each.id}-{activation.idempotency_key}" if activation.is_open(each.id) else each.id
@@ -156,14 +154,14 @@ def to_answer(asked: Content, answer: Answer) -> Content:
     return asked.to_function_approval_response(approved)
 
 
-async def ask_all(activation: ActivationPort, asked: Sequence[Content]) -> list[Content]:
+async def ask_all(activation: ActivationRecorder, asked: Sequence[Content]) -> list[Content]:
     """Ask an agent's questions as requests that the activation waits for. Returns the answers for the agent."""
     if len(asked) == 1:
         return [await _ask(activation, asked[0])]
     return list(await asyncio.gather(*[_ask(activation, each) for each in asked]))
 
 
-async def _ask(activation: ActivationPort, asked: Content) -> Content:
+async def _ask(activation: ActivationRecorder, asked: Content) -> Content:
     done = approved_call(asked)
     terms = Terms() if done is None else Terms(approves=done)
     while True:

@@ -20,7 +20,8 @@ from perdure.records import digest
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Sequence
 
-    from perdure.graph import ActivationPort, IfInterrupted
+    from perdure.engine import ActivationRecorder
+    from perdure.graph import IfInterrupted
     from perdure.streams import ResponseStream
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ class Turn:
     name: str
     told: InitVar[Iterable[object]] = ()
     traits: InitVar[Iterable[object]] = ()
-    activation: ActivationPort | None = field(default_factory=activation_at_work)
+    activation: ActivationRecorder | None = field(default_factory=activation_at_work)
     returns_requests: bool = False
     """True if the caller gets the agent's questions. Otherwise, in a workflow, the activation asks them."""
     times_asked: int = field(default=0, init=False)

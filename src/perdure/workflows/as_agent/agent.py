@@ -25,7 +25,7 @@ from perdure.agents import (
     record_stream,
     token_spending,
 )
-from perdure.engine import ActivationRecorder, Closing
+from perdure.engine import Closing
 from perdure.errors import AgentInvalidRequestException, UnknownRequestError, WorkflowException
 from perdure.graph import activation_at_work
 from perdure.storage import given_storage
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
 
     from perdure.agents import AgentResponseUpdate, AgentRunInputs, ContextProvider
+    from perdure.engine import ActivationRecorder
     from perdure.events import WorkflowEvent
     from perdure.storage import CheckpointStorage
     from perdure.workflows.workflow import Workflow
@@ -102,9 +103,9 @@ class AgentCall:
         self.position = RunPosition.of(self.state, "" if is_derived else name)
         self._run = self._find_run(activation_at_work() if may_nest else None)
 
-    def _find_run(self, parent: object) -> Conversation | NestedRun:
+    def _find_run(self, parent: ActivationRecorder | None) -> Conversation | NestedRun:
         """Return the run behind the call. An enclosing handler call may keep it."""
-        if isinstance(parent, ActivationRecorder):
+        if parent is not None:
             if parent.executor.child_graph() is self.workflow.graph:
                 return NestedRun(self, parent)
             if self.storage is None:
