@@ -62,61 +62,46 @@ class _Waiting:
     turn: Future[None]
 
 
-class _Queues:
-    """Queues by subject. The first of each queue has the turn."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._queues: dict[str, deque[_Waiting]] = {}
-
-    def join(self, subject: str) -> _Waiting:
-        """Join the end of a queue."""
-        mine = _Waiting(asyncio.get_running_loop(), Future())
-        # A concurrent future can't be cancelled by a task, so the position is kept until it is left.
-        mine.turn.set_running_or_notify_cancel()
-        with self._lock:
-            queue = self._queues.setdefault(subject, deque())
-            queue.append(mine)
-            self._advance(subject, queue)
-        return mine
-
-    def leave(self, subject: str, mine: _Waiting) -> None:
-        """Leave the queue, before or after the turn."""
-        with self._lock:
-            queue = self._queues.get(subject)
-            if queue is not None and mine in queue:
-                queue.remove(mine)
-                self._advance(subject, queue)
-
-    def _advance(self, subject: str, queue: deque[_Waiting]) -> None:
-        """Give the first in the queue its turn. Skip closed event loops, which never leave."""
-        while queue and queue[0].loop.is_closed():
-            queue.popleft()
-        if not queue:
-            self._queues.pop(subject, None)
-        elif not queue[0].turn.done():
-            queue[0].turn.set_result(None)
-
-
-_queues = _Queues()
+# By subject. The first of each queue has the turn.
+_queues: dict[str, deque[_Waiting]] = {}
+_lock = threading.Lock()
 
 
 @asynccontextmanager
 async def turn(subject: str) -> AsyncGenerator[None]:
     """Wait for the turn and keep it until the block ends."""
-    queues = _queues
-    mine = queues.join(subject)
+    mine = _Waiting(asyncio.get_running_loop(), Future())
+    # A concurrent future can't be cancelled by a task, so the position is kept until it is left.
+    mine.turn.set_running_or_notify_cancel()
+    with _lock:
+        _queues.setdefault(subject, deque()).append(mine)
+        _advance(subject)
     try:
         if not mine.turn.done():
             await asyncio.wrap_future(mine.turn)
         yield
     finally:
-        queues.leave(subject, mine)
+        with _lock:
+            if mine in _queues.get(subject, ()):
+                _queues[subject].remove(mine)
+                _advance(subject)
+
+
+def _advance(subject: str) -> None:
+    """Give the first in the queue its turn. Skip closed event loops, which never leave."""
+    queue = _queues[subject]
+    while queue and queue[0].loop.is_closed():
+        queue.popleft()
+    if not queue:
+        del _queues[subject]
+    elif not queue[0].turn.done():
+        queue[0].turn.set_result(None)
 
 
 def _start_afresh() -> None:
-    global _queues  # noqa: PLW0603 - those who wait are the parent's, and a forked child may not inherit a taken lock
-    _queues = _Queues()
+    global _lock  # noqa: PLW0603 - those who wait are the parent's, and a forked child may not inherit a taken lock
+    _lock = threading.Lock()
+    _queues.clear()
 
 
 os.register_at_fork(after_in_child=_start_afresh)

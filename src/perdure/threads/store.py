@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Self, TypedDict, cast
+
+from typing_extensions import Unpack
 
 from perdure.agents import Message
 from perdure.clock import SystemClock
 from perdure.storage import FileStore, MemoryStore, PostgresStore, SqliteStore
 from perdure.threads.log import ThreadLog
-from perdure.threads.thread import ThreadName, appended, tenant_name
+from perdure.threads.thread import TENANT, ThreadName, appended
 
 if TYPE_CHECKING:
     import os
@@ -32,7 +34,7 @@ class SessionStore:
         self._clock = clock or SystemClock()
         # Tenants of perdure's own keep only the newest checkpoint, which holds the state of a thread. The messages are
         # its events, which are all kept.
-        self._store = store.tenant(tenant_name(tenant))
+        self._store = store.tenant(TENANT if tenant is None else f"{TENANT}:{tenant}")
         self._log = ThreadLog(self._store, self._clock)
 
     @property
@@ -171,43 +173,39 @@ class InMemorySessionStore(SessionStore):
         super().__init__(MemoryStore(clock=clock), tenant=tenant, clock=clock)
 
 
-class FileSessionStore(SessionStore):
-    """Keep sessions in a directory of readable files, for one machine.
+class SessionStoreOptions(TypedDict, total=False):
+    """Options of a session store on disk.
 
-    With durability "commit" appended messages survive a power cut; with "os" they survive a killed process.
+    Attributes:
+        clock: The clock of the store. Default: the machine's.
+        lease_seconds: A process on another machine counts as dead after this long without a sign of life. Default: 30.
+        durability: With "commit", the default, appended messages survive a power cut; with "os" a killed process.
     """
 
+    clock: Clock | None
+    lease_seconds: float
+    durability: Durability
+
+
+class FileSessionStore(SessionStore):
+    """Keep sessions in a directory of readable files, for one machine."""
+
     def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        *,
-        tenant: str | None = None,
-        clock: Clock | None = None,
-        lease_seconds: float = 30.0,
-        durability: Durability = "commit",
+        self, directory: str | os.PathLike[str], *, tenant: str | None = None, **options: Unpack[SessionStoreOptions]
     ) -> None:
-        store = FileStore(directory, clock=clock, lease_seconds=lease_seconds, durability=durability)
-        super().__init__(store, tenant=tenant, clock=clock)
+        store = FileStore(directory, **options)
+        super().__init__(store, tenant=tenant, clock=options.get("clock"))
         self.directory: Path = store.directory
 
 
 class SqliteSessionStore(SessionStore):
-    """Keep sessions in one SQLite file, for any number of processes on one machine.
-
-    With durability "commit" appended messages survive a power cut; with "os" they survive a killed process.
-    """
+    """Keep sessions in one SQLite file, for any number of processes on one machine."""
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        tenant: str | None = None,
-        clock: Clock | None = None,
-        lease_seconds: float = 30.0,
-        durability: Durability = "commit",
+        self, path: str | os.PathLike[str], *, tenant: str | None = None, **options: Unpack[SessionStoreOptions]
     ) -> None:
-        store = SqliteStore(path, clock=clock, lease_seconds=lease_seconds, durability=durability)
-        super().__init__(store, tenant=tenant, clock=clock)
+        store = SqliteStore(path, **options)
+        super().__init__(store, tenant=tenant, clock=options.get("clock"))
         self.path: Path = store.path
 
 
@@ -224,12 +222,8 @@ class PostgresSessionStore(SessionStore):
         *,
         schema: str = "perdure",
         tenant: str | None = None,
-        clock: Clock | None = None,
-        lease_seconds: float = 30.0,
         pool_size: int = 4,
-        durability: Durability = "commit",
+        **options: Unpack[SessionStoreOptions],
     ) -> None:
-        store = PostgresStore(
-            dsn, schema=schema, clock=clock, lease_seconds=lease_seconds, pool_size=pool_size, durability=durability
-        )
-        super().__init__(store, tenant=tenant, clock=clock)
+        store = PostgresStore(dsn, schema=schema, pool_size=pool_size, **options)
+        super().__init__(store, tenant=tenant, clock=options.get("clock"))

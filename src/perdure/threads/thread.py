@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote
 
 from perdure.agents import Message
 from perdure.codec import Codec, DamagedPartError, Trust, document, dumps, loads
@@ -32,24 +33,30 @@ class ForkPoint:
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """The state of a thread. `sequence` is the number of its last event, shared ones included."""
+    """The state of a thread.
+
+    Attributes:
+        sequence: The number of its last event, shared ones included.
+        created_at: UTC, ISO 8601.
+        tags: The newest value of each tag that an append has given.
+    """
 
     session_id: str
     thread_id: str
     sequence: int
     forked_from: ForkPoint | None
     created_at: str
-    """UTC, ISO 8601."""
     tags: Mapping[str, str]
-    """The newest value of each tag that an append has given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The state of a thread as its newest checkpoint stores it."""
+    """The state of a thread as its newest checkpoint stores it.
+
+    `append` is an id of the append that wrote it, so that no two checkpoints are equal.
+    """
 
     append: str
-    """An id of the append that wrote it, so that no two checkpoints are equal."""
     forked_from: ForkPoint | None = None
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -113,16 +120,19 @@ def require_format(found: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ThreadEvent:
-    """A message of a thread with its number. The first of a thread is 1."""
+    """A message of a thread with its number. The first of a thread is 1.
+
+    Attributes:
+        message_id: The message's own id, or one assigned when it was appended.
+        at: The time of the append: UTC, ISO 8601.
+        key: The key of its append.
+    """
 
     sequence: int
     message: Message
     message_id: str
-    """The message's own id, or one assigned when it was appended."""
     at: str
-    """The time of the append: UTC, ISO 8601."""
     key: str | None
-    """The key of its append."""
     tags: Mapping[str, str]
 
 
@@ -139,14 +149,11 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The events of one append, read back."""
+    """The events of one append, read back, numbered as in the thread."""
 
     append: str
     key: str | None
-    last: int
-    """The number of its last event as the store counts them."""
     events: tuple[ThreadEvent, ...]
-    """Events numbered as in the thread."""
 
 
 def appended(
@@ -191,7 +198,7 @@ def batch_of(name: ThreadName, batch: EventBatch, blobs: Mapping[str, bytes], *,
             ThreadEvent(base + number, _message(message), message_id, found["at"], found["key"], dict(found["tags"]))
             for number, (message_id, message) in enumerate(found["messages"], start=batch.first)
         )
-        return Batch(found["append"], found["key"], batch.last, events)
+        return Batch(found["append"], found["key"], events)
     except (DamagedPartError, KeyError, TypeError, ValueError) as error:
         reason = f"{where} can't be read: {error or repr(error)}"
         raise ThreadDamagedError(name.session_id, name.thread_id, reason=reason) from error
@@ -204,16 +211,11 @@ def _message(found: object) -> Message:
 
 
 _SESSION = "session "
-_ESCAPED = {"%": "%25", ":": "%3A", "/": "%2F", "\\": "%5C"}
-"""Separators must not occur in ids, and an id must never be a path."""
+# Separators must not occur in ids, and an id must never be a path.
+_ESCAPES = str.maketrans({"%": "%25", ":": "%3A", "/": "%2F", "\\": "%5C"})
 
+# Session stores use a tenant of their own, so that they never touch runs at the same location.
 TENANT = "perdure:sessions"
-"""Session stores use a tenant of their own, so that they never touch runs at the same location."""
-
-
-def tenant_name(tenant: str | None) -> str:
-    """Return the store's tenant for the sessions of a user's tenant."""
-    return TENANT if tenant is None else f"{TENANT}:{tenant}"
 
 
 def session_of(workflow_name: str) -> str:
@@ -254,7 +256,7 @@ class ThreadName:
     @cached_property
     def run_id(self) -> str:
         """The id of the run that stores the thread, unique for each pair of ids."""
-        return f"{_escaped(self.session_id)}:{_escaped(self.thread_id)}"
+        return f"{self.session_id.translate(_ESCAPES)}:{self.thread_id.translate(_ESCAPES)}"
 
     @property
     def workflow_name(self) -> str:
@@ -264,7 +266,7 @@ class ThreadName:
     @classmethod
     def of_run(cls, run_id: str, *, workflow_name: str) -> ThreadName:
         """Return the name of the thread that a run stores."""
-        return cls(session_of(workflow_name), _unescaped(run_id.partition(":")[2]))
+        return cls(session_of(workflow_name), unquote(run_id.partition(":")[2]))
 
     def sibling(self, thread_id: str) -> ThreadName:
         """Return another thread of the session."""
@@ -272,14 +274,3 @@ class ThreadName:
 
     def _refused(self, reason: str) -> ThreadNameError:
         return ThreadNameError(self.session_id, self.thread_id, reason=reason)
-
-
-def _escaped(value: str) -> str:
-    return "".join([_ESCAPED.get(character, character) for character in value])
-
-
-def _unescaped(value: str) -> str:
-    # Restore the percent sign last: it may be part of another escape.
-    for character, code in reversed(_ESCAPED.items()):
-        value = value.replace(code, character)
-    return value
