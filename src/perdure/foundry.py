@@ -1,5 +1,5 @@
 """Chat client for models deployed in a Microsoft Foundry project."""
 
-from perdure.providers.openai import FoundryChatClient, FoundryChatOptions
+from perdure.providers.openai.client import FoundryChatClient, FoundryChatOptions
 
 __all__ = ["FoundryChatClient", "FoundryChatOptions"]

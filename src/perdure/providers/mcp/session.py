@@ -7,23 +7,10 @@ import json
 import re
 from contextlib import asynccontextmanager
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
+import mcp_types
 from mcp import Client, MCPError
-from mcp_types import (
-    CONNECTION_CLOSED,
-    INVALID_REQUEST,
-    REQUEST_TIMEOUT,
-    AudioContent,
-    BlobResourceContents,
-    CallToolResult,
-    EmbeddedResource,
-    GetPromptResult,
-    ImageContent,
-    ResourceLink,
-    TextContent,
-    TextResourceContents,
-)
 
 from perdure.agents import Content
 from perdure.errors import ToolException, ToolExecutionException
@@ -31,8 +18,6 @@ from perdure.errors import ToolException, ToolExecutionException
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
-
-    from mcp_types import CallToolResult, GetPromptResult, Prompt, Tool
 
     from perdure.providers.mcp.server import MCPTool
 
@@ -55,7 +40,8 @@ class Connection:
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[Client] = self._loop.create_future()
-        self._ready.add_done_callback(_retrieve)
+        # Mark the error as retrieved: nobody may be waiting for it.
+        self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         self._ended = asyncio.Event()
         # An empty context: the first caller's step or span doesn't belong to the connection.
         self._task = self._loop.create_task(self._run(), context=Context())
@@ -94,12 +80,6 @@ class Connection:
             self._ended.set()
             if not self._ready.done():
                 self._ready.cancel()
-
-
-def _retrieve(ready: asyncio.Future[Client]) -> None:
-    """Mark the error as retrieved: nobody may be waiting for it."""
-    if not ready.cancelled():
-        ready.exception()
 
 
 class _Watched:
@@ -157,9 +137,9 @@ def call_failed(server: str, tool: str, error: Exception) -> ToolExecutionExcept
     """Return the error for a call without a result."""
     named = f"tool {tool!r} of the MCP server {server!r}"
     code = error.code if isinstance(error, MCPError) else None
-    if code == REQUEST_TIMEOUT:
+    if code == mcp_types.REQUEST_TIMEOUT:
         return ToolExecutionException(f"{named} did not answer in time. {_UNKNOWN_EFFECT}", error)
-    if code is None or code == CONNECTION_CLOSED:
+    if code is None or code == mcp_types.CONNECTION_CLOSED:
         why = _reason(_innermost(error))
         return ToolExecutionException(f"{named}: the connection was lost ({why}). {_UNKNOWN_EFFECT}", error)
     return ToolExecutionException(f"{named} refused the call: {_reason(error)}", error)
@@ -178,12 +158,14 @@ def _shorten(text: str) -> str:
 
 def is_connection_lost(error: Exception) -> bool:
     """Return True if the connection can't be used any more."""
-    return not isinstance(error, MCPError) or error.code == CONNECTION_CLOSED or is_session_forgotten(error)
+    return not isinstance(error, MCPError) or error.code == mcp_types.CONNECTION_CLOSED or is_session_forgotten(error)
 
 
 def is_session_forgotten(error: Exception) -> bool:
     """Return True if the server was restarted and has forgotten the session, so that it has done nothing."""
-    return isinstance(error, MCPError) and error.code == INVALID_REQUEST and "session" in error.message.lower()
+    return (
+        isinstance(error, MCPError) and error.code == mcp_types.INVALID_REQUEST and "session" in error.message.lower()
+    )
 
 
 def _innermost(error: BaseException) -> BaseException:
@@ -193,10 +175,7 @@ def _innermost(error: BaseException) -> BaseException:
     return error
 
 
-_Block: TypeAlias = "TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedResource"
-
-
-def contents_of(result: CallToolResult) -> list[Content]:
+def contents_of(result: mcp_types.CallToolResult) -> list[Content]:
     """Convert a tool's result. Structured content is used if there is nothing else."""
     contents = [_content_of(block) for block in result.content]
     if not contents and result.structured_content is not None:
@@ -209,23 +188,23 @@ def text_of(contents: list[Content]) -> str:
     return "\n".join([content.text for content in contents if content.text])
 
 
-def prompt_of(result: GetPromptResult) -> str:
+def prompt_of(result: mcp_types.GetPromptResult) -> str:
     """Return a prompt as text, message by message."""
     return "\n".join([text_of([_content_of(message.content)]) for message in result.messages])
 
 
-def _content_of(block: _Block) -> Content:
+def _content_of(block: mcp_types.ContentBlock) -> Content:
     match block:
-        case TextContent():
+        case mcp_types.TextContent():
             return Content.from_text(block.text)
-        case ImageContent() | AudioContent():
+        case mcp_types.ImageContent() | mcp_types.AudioContent():
             return _data(block.data, block.mime_type)
-        case ResourceLink():
+        case mcp_types.ResourceLink():
             named = {"name": block.name} if block.name else {}
             return Content.from_uri(str(block.uri), media_type=block.mime_type, additional_properties=named)
-        case EmbeddedResource(resource=TextResourceContents() as found):
+        case mcp_types.EmbeddedResource(resource=mcp_types.TextResourceContents() as found):
             return Content.from_text(found.text, additional_properties={"uri": str(found.uri)})
-        case EmbeddedResource(resource=BlobResourceContents() as found):
+        case mcp_types.EmbeddedResource(resource=mcp_types.BlobResourceContents() as found):
             origin = {"uri": str(found.uri)}
             return _data(found.blob, found.mime_type or "application/octet-stream", additional_properties=origin)
         case _:
@@ -276,8 +255,8 @@ class Session:
     async def list_tools(self, client: Client) -> None:
         """List the server's tools and prompts."""
         has = client.server_capabilities
-        tools: list[Tool] = [] if has.tools is None else await _list_all(client.list_tools, "tools")
-        prompts: list[Prompt] = [] if has.prompts is None else await _list_all(client.list_prompts, "prompts")
+        tools: list[mcp_types.Tool] = [] if has.tools is None else await _list_all(client.list_tools, "tools")
+        prompts: list[mcp_types.Prompt] = [] if has.prompts is None else await _list_all(client.list_prompts, "prompts")
         self._server.set_functions(tools, prompts)
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, key: str) -> str | list[Content]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import httpx2
+from pydantic_ai import messages as ai
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.exceptions import (
     AgentRunError,
@@ -18,21 +19,6 @@ from pydantic_ai.exceptions import (
     ModelHTTPError,
     UnexpectedModelBehavior,
     UserError,
-)
-from pydantic_ai.messages import (
-    CompactionPart,
-    FilePart,
-    NativeToolCallPart,
-    NativeToolReturnPart,
-    PartDeltaEvent,
-    PartEndEvent,
-    PartStartEvent,
-    TextPart,
-    TextPartDelta,
-    ThinkingPart,
-    ThinkingPartDelta,
-    ToolCallPart,
-    ToolCallPartDelta,
 )
 from pydantic_ai.models import infer_model
 
@@ -66,7 +52,6 @@ from perdure.streams import ResponseStream
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 
-    from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponsePart, ModelResponseStreamEvent
     from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.usage import RequestUsage
@@ -84,7 +69,7 @@ _NATIVE: Final = {
 }
 
 
-def to_response(found: ModelResponse, response_format: ResponseFormat = None) -> ChatResponse[Any]:
+def to_response(found: ai.ModelResponse, response_format: ResponseFormat = None) -> ChatResponse[Any]:
     """Convert a response. Data that the provider expects back is kept with it."""
     contents = [content for part in found.parts if (content := to_content(part)) is not None]
     if response_format is not None:
@@ -108,36 +93,36 @@ def to_response(found: ModelResponse, response_format: ResponseFormat = None) ->
     )
 
 
-def to_content(part: ModelResponsePart) -> Content | None:
+def to_content(part: ai.ModelResponsePart) -> Content | None:
     """Convert a part of a response; None if it is empty."""
     match part:
-        case TextPart():
+        case ai.TextPart():
             extras = extras_of(part)
             return Content.from_text(part.content, additional_properties=extras) if part.content or extras else None
-        case ThinkingPart():
+        case ai.ThinkingPart():
             return Content.from_text_reasoning(
                 text=part.content or None, protected_data=part.signature, additional_properties=extras_of(part)
             )
-        case ToolCallPart(tool_name=name) if name == OUTPUT_TOOL:
+        case ai.ToolCallPart(tool_name=name) if name == OUTPUT_TOOL:
             return Content.from_text(_to_text(part.args))
-        case ToolCallPart():
+        case ai.ToolCallPart():
             return Content.from_function_call(
                 part.tool_call_id, part.tool_name, arguments=part.args, additional_properties=extras_of(part)
             )
-        case FilePart():
+        case ai.FilePart():
             data = part.content
             return Content.from_data(data.data, data.media_type, additional_properties=extras_of(part))
-        case NativeToolCallPart():
+        case ai.NativeToolCallPart():
             return _native(part, "call", {"arguments": part.args})
-        case NativeToolReturnPart():
+        case ai.NativeToolReturnPart():
             return _native(part, "result", {})
-        case CompactionPart():
+        case ai.CompactionPart():
             return Content.from_text_reasoning(text=part.content, additional_properties=store_part(part))
         case _:
             return Content.from_text(getattr(part, "content", None) or "", additional_properties=store_part(part))
 
 
-def _native(part: NativeToolCallPart | NativeToolReturnPart, what: str, more: dict[str, Any]) -> Content:
+def _native(part: ai.NativeToolCallPart | ai.NativeToolReturnPart, what: str, more: dict[str, Any]) -> Content:
     """Convert a call that the provider has made, or its result."""
     kind = _NATIVE.get(part.tool_name, "mcp_server_tool")
     return Content(
@@ -189,55 +174,58 @@ class StreamContents:
     """Convert the events of a stream to contents. Data to keep with a part comes at its end."""
 
     def __init__(self) -> None:
-        self._calls: dict[int, ToolCallPart] = {}
+        self._calls: dict[int, ai.ToolCallPart] = {}
 
-    def convert(self, event: ModelResponseStreamEvent) -> Content | None:
+    def convert(self, event: ai.ModelResponseStreamEvent) -> Content | None:
         """Convert an event; None if it has no content."""
         match event:
-            case PartStartEvent(part=ToolCallPart() as part):
+            case ai.PartStartEvent(part=ai.ToolCallPart() as part):
                 self._calls[event.index] = part
                 return _to_call(part, part.args)
-            case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+            case (
+                ai.PartStartEvent(part=ai.TextPart(content=text))
+                | ai.PartDeltaEvent(delta=ai.TextPartDelta(content_delta=text))
+            ):
                 return Content.from_text(text) if text else None
             case (
-                PartStartEvent(part=ThinkingPart(content=text))
-                | PartDeltaEvent(delta=ThinkingPartDelta(content_delta=text))
+                ai.PartStartEvent(part=ai.ThinkingPart(content=text))
+                | ai.PartDeltaEvent(delta=ai.ThinkingPartDelta(content_delta=text))
             ):
                 return Content.from_text_reasoning(text=text) if text else None
-            case PartDeltaEvent(delta=ToolCallPartDelta(args_delta=arguments)) if event.index in self._calls:
+            case ai.PartDeltaEvent(delta=ai.ToolCallPartDelta(args_delta=arguments)) if event.index in self._calls:
                 return _to_call(self._calls[event.index], arguments) if arguments else None
-            case PartStartEvent() if not isinstance(event.part, NativeToolCallPart):
+            case ai.PartStartEvent() if not isinstance(event.part, ai.NativeToolCallPart):
                 return to_content(event.part)
-            case PartEndEvent():
+            case ai.PartEndEvent():
                 return _end(event.part)
             case _:
                 return None
 
 
-def _to_call(part: ToolCallPart, arguments: str | Mapping[str, Any] | None) -> Content:
+def _to_call(part: ai.ToolCallPart, arguments: str | Mapping[str, Any] | None) -> Content:
     if part.tool_name == OUTPUT_TOOL:
         return Content.from_text(_to_text(arguments))
     return Content.from_function_call(part.tool_call_id, part.tool_name, arguments=arguments)
 
 
-def _end(part: ModelResponsePart) -> Content | None:
+def _end(part: ai.ModelResponsePart) -> Content | None:
     extras = extras_of(part)
     match part:
-        case TextPart() if extras:
+        case ai.TextPart() if extras:
             return Content.from_text("", additional_properties=extras)
-        case ThinkingPart() if extras or part.signature:
+        case ai.ThinkingPart() if extras or part.signature:
             return Content.from_text_reasoning(protected_data=part.signature, additional_properties=extras)
-        case ToolCallPart() if extras and part.tool_name != OUTPUT_TOOL:
+        case ai.ToolCallPart() if extras and part.tool_name != OUTPUT_TOOL:
             return Content.from_function_call(part.tool_call_id, part.tool_name, additional_properties=extras)
-        case NativeToolCallPart():
+        case ai.NativeToolCallPart():
             return to_content(part)
         case _:
             return None
 
 
 _AUTH_STATUSES: Final = frozenset({401, 403})
+# Errors of libraries that parse an unexpected response. They don't wrap all of them.
 _PARSE_ERRORS: Final = (UnexpectedModelBehavior, TypeError, ValueError, LookupError, AttributeError)
-"""Errors of libraries that parse an unexpected response. They don't wrap all of them."""
 _REQUEST_STATUSES: Final = frozenset({400, 404, 405, 413, 414, 415, 422})
 _SECRET_LENGTH_MIN: Final = 8
 
@@ -278,7 +266,9 @@ def _translate(error: Exception, cause: Exception | None, *, model: str, message
         return ChatClientInvalidResponseException(
             f"model {model!r} sent a response that can't be parsed: {message}", cause
         )
-    return ChatClientException(f"the call of model {model!r} failed{number}: {message}{_retry_hint(error)}", cause)
+    if (wait := getattr(error, "retry_after", None)) is not None:
+        message += f"; it asks to wait {wait:g} seconds: set settings={{'max_retries': ...}} to let its library retry"
+    return ChatClientException(f"the call of model {model!r} failed{number}: {message}", cause)
 
 
 def _message_of(error: BaseException) -> str:
@@ -295,13 +285,6 @@ def _message_of(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _retry_hint(error: BaseException) -> str:
-    wait = getattr(error, "retry_after", None)
-    if wait is None:
-        return ""
-    return f"; it asks to wait {wait:g} seconds: set settings={{'max_retries': ...}} to let its library retry"
-
-
 _PAUSES_MAX: Final = 1000
 _ENDLESS: Final = "it suspends its response again and again"
 
@@ -314,15 +297,14 @@ def find_model(name: str | Model) -> Model:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One model call in pydantic-ai's terms."""
+    """One model call in pydantic-ai's terms. `renamed` has the own names of tools by the names that were sent."""
 
     model: Model
-    messages: list[ModelMessage]
+    messages: list[ai.ModelMessage]
     settings: ModelSettings
     parameters: ModelRequestParameters
     response_format: ResponseFormat
     renamed: Mapping[str, str]
-    """The own names of tools by the names that were sent."""
 
     @staticmethod
     def of(model: Model, messages: Sequence[Message], options: Mapping[str, Any], own: Mapping[str, Any]) -> Call:
@@ -335,7 +317,7 @@ class Call:
 
     async def respond(self) -> ChatResponse[Any]:
         """Return the complete response. Raises ChatClientException."""
-        found: ModelResponse | None = None
+        found: ai.ModelResponse | None = None
         with self._errors_translated():
             for _ in range(_PAUSES_MAX):
                 part = await self._send(model_request, found)
@@ -347,17 +329,17 @@ class Call:
 
     def stream(self) -> ChatStream:
         """Stream the response. Reading it raises ChatClientException."""
-        final: list[ModelResponse] = []
+        final: list[ai.ModelResponse] = []
         return ResponseStream(self._updates(final), finalizer=lambda _: self._to_response(final[0]))
 
-    def _to_response(self, found: ModelResponse) -> ChatResponse[Any]:
+    def _to_response(self, found: ai.ModelResponse) -> ChatResponse[Any]:
         response = to_response(found, self.response_format)
         for message in response.messages:
             message.contents = restore_names(message.contents, self.renamed)
         return response
 
-    async def _updates(self, final: list[ModelResponse]) -> AsyncGenerator[ChatResponseUpdate]:
-        found: ModelResponse | None = None
+    async def _updates(self, final: list[ai.ModelResponse]) -> AsyncGenerator[ChatResponseUpdate]:
+        found: ai.ModelResponse | None = None
         with self._errors_translated():
             for _ in range(_PAUSES_MAX):
                 async with self._send(model_request_stream, found) as stream:
@@ -385,23 +367,23 @@ class Call:
         with translate_errors(self.model.model_name, secret=key if isinstance(key, str) else None):
             yield
 
-    def _require_end(self, found: ModelResponse) -> None:
+    def _require_end(self, found: ai.ModelResponse) -> None:
         """Raise if the response is incomplete: a connection that is closed in the middle looks like an end."""
         has_reason = found.finish_reason is not None or "finish_reason" in (found.provider_details or {})
         is_over_wire = self.model.base_url is not None
         if found.state == "incomplete" or (is_over_wire and found.state == "complete" and not has_reason):
             raise ModelAPIError(self.model.model_name, "its response broke off")
 
-    def _send(self, send: Callable[..., T], before: ModelResponse | None) -> T:
+    def _send(self, send: Callable[..., T], before: ai.ModelResponse | None) -> T:
         messages = self.messages if before is None else [*self.messages, before]
         return send(self.model, messages, model_settings=self.settings, model_request_parameters=self.parameters)
 
-    async def _wait(self, paused: ModelResponse) -> None:
+    async def _wait(self, paused: ai.ModelResponse) -> None:
         if delay := self.model.continuation_delay(paused):
             await SystemClock().sleep(delay)
 
 
-def _join(first: ModelResponse | None, second: ModelResponse) -> ModelResponse:
+def _join(first: ai.ModelResponse | None, second: ai.ModelResponse) -> ai.ModelResponse:
     """Join two segments of a response. A provider that is asked for the same one again sends all of it."""
     if first is None:
         return second
@@ -413,7 +395,7 @@ def _join(first: ModelResponse | None, second: ModelResponse) -> ModelResponse:
     )
 
 
-def _update(found: StreamedResponse | ModelResponse, *contents: Content, **more: Any) -> ChatResponseUpdate:
+def _update(found: StreamedResponse | ai.ModelResponse, *contents: Content, **more: Any) -> ChatResponseUpdate:
     return ChatResponseUpdate(
         contents=contents,
         role="assistant",
@@ -424,7 +406,7 @@ def _update(found: StreamedResponse | ModelResponse, *contents: Content, **more:
     )
 
 
-def _last_update(found: ModelResponse) -> ChatResponseUpdate:
+def _last_update(found: ai.ModelResponse) -> ChatResponseUpdate:
     """Return the last update: token counts and finish reason."""
     usage = to_usage(found.usage)
     created_at, finish_reason = found.timestamp.isoformat(), to_finish_reason(found.finish_reason)

@@ -8,24 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_ai.messages import (
-    AudioUrl,
-    BinaryContent,
-    DocumentUrl,
-    FilePart,
-    ImageUrl,
-    ModelMessagesTypeAdapter,
-    ModelRequest,
-    ModelResponse,
-    SystemPromptPart,
-    TextPart,
-    ThinkingPart,
-    ToolCallPart,
-    ToolReturnPart,
-    UploadedFile,
-    UserPromptPart,
-    VideoUrl,
-)
+from pydantic_ai import messages as ai
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.native_tools import NATIVE_TOOL_TYPES, AbstractNativeTool
 from pydantic_ai.output import OutputObjectDefinition
@@ -38,12 +21,11 @@ from perdure.errors import ChatClientInvalidRequestException
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
-    from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponsePart, UserContent
 
     from perdure.agents import Content, Message, ResponseFormat
 
+# The tool by which a model answers if it has no JSON mode.
 OUTPUT_TOOL: Final = "final_result"
-"""The tool by which a model answers if it has no JSON mode."""
 
 _NAMES: Final = {"stop": "stop_sequences", "allow_multiple_tool_calls": "parallel_tool_calls"}
 _NOT_SETTINGS: Final = frozenset(
@@ -90,22 +72,13 @@ def to_parameters(options: Mapping[str, Any]) -> ModelRequestParameters:
     tools = tools_in(options)
     functions = [definition for tool in tools if (definition := _definition(tool)) is not None]
     native = [_native(tool) for tool in tools if _definition(tool) is None]
+    parameters = ModelRequestParameters(function_tools=functions, native_tools=native)
     output_format = _output_format(options.get("response_format"))
     if output_format is None:
-        return ModelRequestParameters(function_tools=functions, native_tools=native)
-    output = replace(
-        _tool_definition(
-            OUTPUT_TOOL, output_format.json_schema, output_format.description or "Give the answer with this."
-        ),
-        kind="output",
-    )
-    return ModelRequestParameters(
-        function_tools=functions,
-        native_tools=native,
-        output_mode="auto",
-        output_object=output_format,
-        output_tools=[output],
-    )
+        return parameters
+    description = output_format.description or "Give the answer with this."
+    output = replace(_tool_definition(OUTPUT_TOOL, output_format.json_schema, description), kind="output")
+    return replace(parameters, output_mode="auto", output_object=output_format, output_tools=[output])
 
 
 def tools_in(options: Mapping[str, Any]) -> Sequence[Any]:
@@ -181,17 +154,17 @@ _OF_RESPONSES: Final = (
 )
 
 
-def extras_of(found: ModelResponsePart | ModelResponse) -> dict[str, Any]:
+def extras_of(found: ai.ModelResponsePart | ai.ModelResponse) -> dict[str, Any]:
     """Return data beyond the contents. Providers want it back: signatures are sent only to the one who made them."""
-    names = _OF_RESPONSES if isinstance(found, ModelResponse) else _OF_PARTS
+    names = _OF_RESPONSES if isinstance(found, ai.ModelResponse) else _OF_PARTS
     values = {name: getattr(found, name, None) for name in names}
     extras = {name: to_jsonable_python(value) for name, value in values.items() if value is not None}
     return {_KEY: extras} if extras else {}
 
 
-def store_part(part: ModelResponsePart) -> dict[str, Any]:
+def store_part(part: ai.ModelResponsePart) -> dict[str, Any]:
     """Store a part as a whole."""
-    dumped = ModelMessagesTypeAdapter.dump_python([ModelResponse(parts=[part])], mode="json")
+    dumped = ai.ModelMessagesTypeAdapter.dump_python([ai.ModelResponse(parts=[part])], mode="json")
     return {_KEY: {"part": dumped[0]["parts"][0]}}
 
 
@@ -202,23 +175,23 @@ def _extras_in(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _SYSTEM: Final = frozenset({"system", "developer"})
+# Contents that are not sent to a model.
 _NOT_SENT: Final = frozenset(
     {"usage", "error", "function_approval_request", "function_approval_response", "oauth_consent_request"}
 )
-"""Contents that are not sent to a model."""
 
-_URL_TYPES: Final = {"image": ImageUrl, "audio": AudioUrl, "video": VideoUrl}
+_URL_TYPES: Final = {"image": ai.ImageUrl, "audio": ai.AudioUrl, "video": ai.VideoUrl}
 
 
-def to_model_messages(messages: Sequence[Message], *, provider: str) -> list[ModelMessage]:
+def to_model_messages(messages: Sequence[Message], *, provider: str) -> list[ai.ModelMessage]:
     """Convert messages. Consecutive messages to the model become one request.
 
     Raises ChatClientInvalidRequestException for a content that can't be sent.
     """
     messages = sendable_messages(messages)
     names = _tool_names(messages)
-    found: list[ModelMessage] = []
-    pending: list[ModelRequestPart] = []
+    found: list[ai.ModelMessage] = []
+    pending: list[ai.ModelRequestPart] = []
     for message in messages:
         if message.role != "assistant":
             pending.extend(_request_parts(message, names, provider))
@@ -226,10 +199,10 @@ def to_model_messages(messages: Sequence[Message], *, provider: str) -> list[Mod
         answer = _to_model_response(message)
         if answer.parts:
             if pending:
-                found.append(ModelRequest(parts=pending))
+                found.append(ai.ModelRequest(parts=pending))
                 pending = []
             found.append(answer)
-    return [*found, ModelRequest(parts=pending)] if pending else found
+    return [*found, ai.ModelRequest(parts=pending)] if pending else found
 
 
 def _tool_names(messages: Sequence[Message]) -> dict[str, str]:
@@ -238,31 +211,31 @@ def _tool_names(messages: Sequence[Message]) -> dict[str, str]:
     return {each.call_id: each.name for each in contents if each.type == "function_call" and each.call_id and each.name}
 
 
-def _request_parts(message: Message, names: Mapping[str, str], provider: str) -> list[ModelRequestPart]:
+def _request_parts(message: Message, names: Mapping[str, str], provider: str) -> list[ai.ModelRequestPart]:
     """Convert a message to the model. Results go first: providers expect them right after their calls."""
     results = [content for content in message.contents if content.type == "function_result"]
     others = [content for content in message.contents if content.type not in {*_NOT_SENT, "function_result"}]
-    parts: list[ModelRequestPart] = [_to_tool_return(content, names, provider) for content in results]
+    parts: list[ai.ModelRequestPart] = [_to_tool_return(content, names, provider) for content in results]
     if message.role in _SYSTEM:
-        return [*parts, *[SystemPromptPart(content.text) for content in others if content.text]]
+        return [*parts, *[ai.SystemPromptPart(content.text) for content in others if content.text]]
     sent = [_to_user_content(content, provider) for content in others]
     if sent:
-        parts.append(UserPromptPart(sent[0] if len(sent) == 1 and isinstance(sent[0], str) else sent))
+        parts.append(ai.UserPromptPart(sent[0] if len(sent) == 1 and isinstance(sent[0], str) else sent))
     return parts
 
 
-def _to_tool_return(content: Content, names: Mapping[str, str], provider: str) -> ToolReturnPart:
+def _to_tool_return(content: Content, names: Mapping[str, str], provider: str) -> ai.ToolReturnPart:
     call_id = content.call_id or ""
     name = names.get(call_id) or content.name or "unknown"
     if content.exception is not None:
         given = content.result if content.result is not None else f"Error: {content.exception}"
-        return ToolReturnPart(name, given, call_id, outcome="failed")
+        return ai.ToolReturnPart(name, given, call_id, outcome="failed")
     if content.items:
-        return ToolReturnPart(name, [_to_user_content(item, provider) for item in content.items], call_id)
-    return ToolReturnPart(name, "" if content.result is None else content.result, call_id)
+        return ai.ToolReturnPart(name, [_to_user_content(item, provider) for item in content.items], call_id)
+    return ai.ToolReturnPart(name, "" if content.result is None else content.result, call_id)
 
 
-def _to_user_content(content: Content, provider: str) -> UserContent:
+def _to_user_content(content: Content, provider: str) -> ai.UserContent:
     match content.type:
         case "text" | "text_reasoning":
             return content.text or ""
@@ -271,7 +244,7 @@ def _to_user_content(content: Content, provider: str) -> UserContent:
         case "uri":
             return _to_url(content)
         case "hosted_file":
-            return UploadedFile(
+            return ai.UploadedFile(
                 content.file_id or "", cast("Any", provider), media_type=content.media_type or "application/pdf"
             )
         case _:
@@ -281,41 +254,41 @@ def _to_user_content(content: Content, provider: str) -> UserContent:
             )
 
 
-def _to_url(content: Content) -> ImageUrl | AudioUrl | VideoUrl | DocumentUrl:
+def _to_url(content: Content) -> ai.ImageUrl | ai.AudioUrl | ai.VideoUrl | ai.DocumentUrl:
     media_type = content.media_type or mimetypes.guess_type(content.uri or "")[0]
     if media_type is None:
         raise ChatClientInvalidRequestException(
             f"{content.uri!r} can't be sent, because its media type is unknown; "
             "set it: Content.from_uri(uri, media_type=...)"
         )
-    url = _URL_TYPES.get(media_type.partition("/")[0], DocumentUrl)
+    url = _URL_TYPES.get(media_type.partition("/")[0], ai.DocumentUrl)
     return url(content.uri or "", media_type=media_type)
 
 
-def _to_model_response(message: Message) -> ModelResponse:
+def _to_model_response(message: Message) -> ai.ModelResponse:
     """Convert an earlier response of the model, with its origin."""
     parts = [part for content in message.contents if (part := _to_response_part(content)) is not None]
-    return ModelResponse(parts=parts, **_extras_in(message.additional_properties))
+    return ai.ModelResponse(parts=parts, **_extras_in(message.additional_properties))
 
 
-def _to_response_part(content: Content) -> ModelResponsePart | None:
+def _to_response_part(content: Content) -> ai.ModelResponsePart | None:
     extras = _extras_in(content.additional_properties)
     if "part" in extras:
-        read = ModelMessagesTypeAdapter.validate_python([{"kind": "response", "parts": [extras["part"]]}])
-        return cast("ModelResponse", read[0]).parts[0]
+        read = ai.ModelMessagesTypeAdapter.validate_python([{"kind": "response", "parts": [extras["part"]]}])
+        return cast("ai.ModelResponse", read[0]).parts[0]
     match content.type:
         case "text":
-            return TextPart(content.text, **extras) if content.text else None
+            return ai.TextPart(content.text, **extras) if content.text else None
         case "text_reasoning":
-            return ThinkingPart(content.text or "", signature=content.protected_data, **extras)
+            return ai.ThinkingPart(content.text or "", signature=content.protected_data, **extras)
         case "function_call" if not content.informational_only:
             arguments = dict(content.arguments) if isinstance(content.arguments, Mapping) else content.arguments
-            return ToolCallPart(content.name or "", arguments, content.call_id or "", **extras)
+            return ai.ToolCallPart(content.name or "", arguments, content.call_id or "", **extras)
         case "data":
-            return FilePart(_to_binary(content), **extras)
+            return ai.FilePart(_to_binary(content), **extras)
         case _:
             return None
 
 
-def _to_binary(content: Content) -> BinaryContent:
-    return BinaryContent(content.data_bytes(), media_type=content.media_type or "application/octet-stream")
+def _to_binary(content: Content) -> ai.BinaryContent:
+    return ai.BinaryContent(content.data_bytes(), media_type=content.media_type or "application/octet-stream")

@@ -65,64 +65,68 @@ _OPENAI_HOSTS = ("openai.com", "azure.com", "azure.us", "azure.cn")
 
 
 class ServerSettings(TypedDict, total=False):
-    """The server, the credentials, retries and timeouts."""
+    """The server, the credentials, retries and timeouts.
+
+    Attributes:
+        api_key: The key, or a function that returns one. Default: OPENAI_API_KEY. A server in `base_url` may need none.
+        base_url: The server. Default: OPENAI_BASE_URL, else OpenAI.
+        org_id: The organization to bill.
+        azure_endpoint: The Azure resource. Default: AZURE_OPENAI_ENDPOINT, if there is no OpenAI key.
+        api_version: The version of Azure's API.
+        credential: Azure credentials: an object with `get_token`, or a function that returns a token.
+        credential_scope: The scope of the tokens, if it is not the default.
+        default_headers: Headers of every request.
+        max_retries: The number of retries after a temporary failure. Default: 2.
+        timeout: The timeout of one attempt in seconds. Default: 600.
+    """
 
     api_key: str | Secret[str] | Callable[[], str | Awaitable[str]] | None
-    """The key, or a function that returns one. Default: OPENAI_API_KEY. A server in `base_url` may need none."""
     base_url: str | None
-    """The server. Default: OPENAI_BASE_URL, else OpenAI."""
     org_id: str | None
-    """The organization to bill."""
     azure_endpoint: str | None
-    """The Azure resource. Default: AZURE_OPENAI_ENDPOINT, if there is no OpenAI key."""
     api_version: str | None
-    """The version of Azure's API."""
     credential: Credential | None
-    """Azure credentials: an object with `get_token`, or a function that returns a token."""
     credential_scope: str | None
-    """The scope of the tokens, if it is not the default."""
     default_headers: Mapping[str, str] | None
-    """Headers of every request."""
     max_retries: int | None
-    """The number of retries after a temporary failure. Default: 2."""
     timeout: float | None
-    """The timeout of one attempt in seconds. Default: 600."""
 
 
 class OpenAIClientSettings(ServerSettings, total=False):
-    """All settings of a client except its model."""
+    """All settings of a client except its model.
+
+    Attributes:
+        model_id: The former name of `model`.
+        async_client: An SDK client to use as it is. It is not closed, and it belongs to one event loop.
+        instruction_role: The role of instructions: "developer" for models that expect it.
+        compaction_strategy: Shortens long conversations before they are sent.
+        tokenizer: Counts tokens for the compaction strategy.
+        missing_usage: The policy for servers that report no token counts, if the run has a token budget. Default:
+            "estimate".
+        additional_properties: Any data to keep on the client.
+    """
 
     model_id: str | None
-    """The former name of `model`."""
     async_client: AsyncOpenAI | None
-    """An SDK client to use as it is. It is not closed, and it belongs to one event loop."""
     instruction_role: str | None
-    """The role of instructions: "developer" for models that expect it."""
     compaction_strategy: CompactionStrategy | None
-    """Shortens long conversations before they are sent."""
     tokenizer: TokenizerProtocol | None
-    """Counts tokens for the compaction strategy."""
     missing_usage: MissingUsage | None
-    """The policy for servers that report no token counts, if the run has a token budget. Default: "estimate"."""
     additional_properties: dict[str, Any] | None
-    """Any data to keep on the client."""
 
 
 class LayeredClientSettings(OpenAIClientSettings, total=False):
-    """The settings of a client with layers."""
+    """The settings of a client with layers: middleware around model and tool calls, and settings of the tool loop."""
 
     middleware: Sequence[Any] | None
-    """Middleware around model and tool calls."""
     function_invocation_configuration: FunctionInvocationConfiguration | None
-    """Settings of the tool loop."""
 
 
 class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT]):
     """The client without layers, for custom ones. `OpenAIChatClient` has the usual layers."""
 
     OTEL_PROVIDER_NAME: ClassVar[str] = "openai"
-    _EXTRA: ClassVar[str] = "openai"
-    """The extra that installs the SDK."""
+    _EXTRA: ClassVar[str] = "openai"  # it installs the SDK
 
     def __init__(self, model: str | None = None, **settings: Unpack[OpenAIClientSettings]) -> None:
         names = ("compaction_strategy", "tokenizer", "additional_properties", "missing_usage")

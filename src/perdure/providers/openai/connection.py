@@ -13,6 +13,7 @@ import re
 import threading
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import openai
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.providers.openai.client import ServerSettings
 
+# Tokens are replaced this long before they expire.
 _EXPIRY_MARGIN = timedelta(minutes=5)
-"""Tokens are replaced this long before they expire."""
 
 
 @runtime_checkable
@@ -45,11 +46,10 @@ class AzureCredential(Protocol):
 
     def get_token(self, *scopes: str) -> Any:
         """Return a token with `token` and `expires_on`, or an awaitable of one."""
-        ...
 
 
+# A credential, or a function that returns a token.
 Credential: TypeAlias = "AzureCredential | Callable[[], str | Awaitable[str]]"
-"""A credential, or a function that returns a token."""
 
 
 class Tokens:
@@ -98,8 +98,8 @@ async def _call(function: Callable[..., Any], *args: str) -> Any:
 
 AZURE_SCOPE = "https://cognitiveservices.azure.com/.default"
 AZURE_API_VERSION = "2024-10-21"
+# Sent to servers that need no key, because the SDK requires one.
 _NO_KEY = "none"
-"""Sent to servers that need no key, because the SDK requires one."""
 
 
 def make_client(settings: ServerSettings) -> openai.AsyncOpenAI:
@@ -194,14 +194,7 @@ def _to_sdk_key(given: Any) -> str | Callable[[], Awaitable[str]] | None:
         return _to_sdk_key(given.value)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
     if hasattr(given, "get_secret_value"):
         return str(given.get_secret_value())
-    if not callable(given):
-        return given
-
-    async def asked() -> str:
-        found: Any = given()
-        return await found if inspect.isawaitable(found) else found
-
-    return asked
+    return partial(_call, given) if callable(given) else given
 
 
 def known_parameters() -> frozenset[str]:

@@ -33,6 +33,11 @@ class OpenAIChatOptions(ChatOptions[ResponseModelT], Generic[ResponseModelT], to
 
     OpenAI and Azure get `max_tokens` as `max_completion_tokens`, other servers under its own name. An option that is
     not listed here is sent unchanged (in `extra_body`), for servers that know more.
+
+    Attributes:
+        stream_options: Options of a stream. By default token counts are included; None is for servers without this
+            option.
+        timeout: The timeout of this call in seconds, instead of the client's `timeout`.
     """
 
     max_completion_tokens: int
@@ -49,9 +54,7 @@ class OpenAIChatOptions(ChatOptions[ResponseModelT], Generic[ResponseModelT], to
     safety_identifier: str
     web_search_options: dict[str, Any]
     stream_options: dict[str, Any] | None
-    """Options of a stream. By default token counts are included; None is for servers without this option."""
     timeout: float
-    """The timeout of this call in seconds, instead of the client's `timeout`."""
     extra_headers: dict[str, str]
     extra_query: dict[str, Any]
     extra_body: dict[str, Any]
@@ -61,14 +64,14 @@ class OpenAIContentFilterException(ChatClientContentFilterException, ChatClientI
     """The provider's content filter rejected the conversation. Sending it again fails again."""
 
 
+# A part of a request, as JSON.
 Wire: TypeAlias = "dict[str, Any]"
-"""A part of a request, as JSON."""
 
+# Key in `additional_properties` of the field in which a server sent reasoning. It goes back in the same field.
 REASONING_FIELD = "openai_reasoning_field"
-"""Key in `additional_properties` of the field in which a server sent reasoning. It goes back in the same field."""
 
+# Key in `additional_properties` that marks a refusal.
 REFUSAL = "refusal"
-"""Key in `additional_properties` that marks a refusal."""
 
 _AUDIO_FORMATS = {
     "audio/wav": "wav",
@@ -231,10 +234,10 @@ def _to_plain(value: Any) -> Any:
 
 
 _RENAMED = {"allow_multiple_tool_calls": "parallel_tool_calls", "model_id": "model"}
+# Options that only an agent uses, and those that are converted separately.
 _NEVER_SENT = frozenset(
     {"conversation_id", "instructions", "messages", "response_format", "stream", "tool_choice", "tools"}
 )
-"""Options that only an agent uses, and those that are converted separately."""
 
 _UNSUPPORTED_TOOLS = frozenset({"code_interpreter", "file_search", "image_generation", "mcp", "shell", "computer_use"})
 

@@ -140,12 +140,14 @@ class StreamUpdates:
 
 @dataclass(slots=True)
 class _StreamedCall:
-    """A call as far as it was received."""
+    """A call as far as it was received.
+
+    `slot` has the indexes of the choice and of the call. `given_id` is the server's id; the call keeps the id that its
+    first update had.
+    """
 
     slot: tuple[int, int]
-    """The indexes of the choice and of the call."""
     given_id: str | None
-    """The server's id. The call keeps the id that its first update had."""
     joined: Content
 
     def may_have(self, given_id: str | None) -> bool:
