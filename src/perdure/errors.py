@@ -70,7 +70,7 @@ Former names still work: ClaimLostError (LeaseLostError), PartDamagedError (Blob
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -381,10 +381,9 @@ class ValueTooLargeError(EncodeError):
 
 
 class UntrustedTypeError(WorkflowCheckpointException):
-    """Stored data names a type that this program does not trust."""
+    """Stored data names a type that this program does not trust. `checkpoint_id` has the data, if it is known."""
 
     checkpoint_id: str | None = None
-    """The checkpoint that holds the data, if known."""
 
     def __init__(self, *, type_name: str, path: str) -> None:
         self.type_name = type_name
@@ -397,10 +396,9 @@ class UntrustedTypeError(WorkflowCheckpointException):
 
 
 class IncompatibleTypeError(WorkflowCheckpointException):
-    """A stored object does not fit the present definition of its class."""
+    """A stored object does not fit the present definition of its class. `checkpoint_id` has it, if that is known."""
 
     checkpoint_id: str | None = None
-    """The checkpoint that holds the object, if known."""
 
     def __init__(self, *, type_name: str, path: str, reason: str) -> None:
         self.type_name = type_name
@@ -504,24 +502,28 @@ class RunExportedError(RunError):
         )
 
 
-class RunFailedError(RunError):
+class _RunHaltedError(RunError):
+    """A run does not continue by itself."""
+
+    _text: ClassVar[str]
+
+    def __init__(self, run_id: str, *, reason: str, at: str) -> None:
+        self.run_id = run_id
+        self.reason = reason
+        self.at = at
+        super().__init__(self._text.format(run_id=run_id, reason=reason, at=at))
+
+
+class RunFailedError(_RunHaltedError):
     """A run that a host advances failed; `reason` is the error."""
 
-    def __init__(self, run_id: str, *, reason: str, at: str) -> None:
-        self.run_id = run_id
-        self.reason = reason
-        self.at = at
-        super().__init__(f"run {run_id!r} failed at {at}: {reason}; continue it with host.recover({run_id!r})")
+    _text = "run {run_id!r} failed at {at}: {reason}; continue it with host.recover({run_id!r})"
 
 
-class RunQuarantinedError(RunError):
+class RunQuarantinedError(_RunHaltedError):
     """A run was taken out of rotation, because every process that advanced it died."""
 
-    def __init__(self, run_id: str, *, reason: str, at: str) -> None:
-        self.run_id = run_id
-        self.reason = reason
-        self.at = at
-        super().__init__(f"run {run_id!r} was quarantined at {at}: {reason}; try again with host.recover({run_id!r})")
+    _text = "run {run_id!r} was quarantined at {at}: {reason}; try again with host.recover({run_id!r})"
 
 
 class UnknownWorkflowError(RunError, ValueError):

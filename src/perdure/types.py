@@ -7,39 +7,11 @@ import inspect
 import sys
 import types
 import typing
-from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
-from collections.abc import (
-    Collection,
-    Container,
-    Iterable,
-    Mapping,
-    MutableMapping,
-    MutableSequence,
-    MutableSet,
-    Reversible,
-    Sequence,
-    Set as AbstractSet,
-)
+from collections import ChainMap, Counter, OrderedDict, abc, defaultdict, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Final,
-    Literal,
-    NewType,
-    NotRequired,
-    ParamSpec,
-    Required,
-    TypeGuard,
-    TypeVar,
-    TypeVarTuple,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-)
+from typing import Annotated, Any, Final, Literal, TypeGuard, TypeVar, Union, cast, get_args, get_origin
 
 import typing_extensions
 from typing_extensions import ReadOnly, TypeAliasType
@@ -47,16 +19,16 @@ from typing_extensions import ReadOnly, TypeAliasType
 from perdure.annotations import resolved
 
 _UNIONS: Final = (Union, types.UnionType)
-_WRAPPERS: Final = (Annotated, Required, NotRequired, ReadOnly, ClassVar, Final)
+_WRAPPERS: Final = (Annotated, typing.Required, typing.NotRequired, ReadOnly, typing.ClassVar, Final)
 # The backport in typing_extensions may be another object than typing's own.
 _ALIASES: Final[tuple[type[TypeAliasType], ...]] = (TypeAliasType, getattr(typing, "TypeAliasType", TypeAliasType))
 _UNPACKS: Final = (typing.Unpack, typing_extensions.Unpack)
 _MAPPINGS: Final[frozenset[object]] = frozenset(
-    {dict, defaultdict, OrderedDict, ChainMap, Counter, Mapping, MutableMapping}
+    {dict, defaultdict, OrderedDict, ChainMap, Counter, Mapping, abc.MutableMapping}
 )
 _COLLECTIONS: Final[frozenset[object]] = frozenset(
-    {list, set, frozenset, deque, Collection, Container, Iterable, Reversible}
-    | {Sequence, MutableSequence, AbstractSet, MutableSet}
+    {list, set, frozenset, deque, Collection, abc.Container, Iterable, abc.Reversible}
+    | {Sequence, abc.MutableSequence, abc.Set, abc.MutableSet}
 )
 _ELEMENTS: Final[Mapping[object, tuple[object, ...]]] = {str: (str,), bytes: (int,)}
 
@@ -103,7 +75,7 @@ def plain_type(type_expression: object) -> object:
     origin = get_origin(type_expression)
     if type_expression is None:
         return NoneType
-    if isinstance(type_expression, NewType):
+    if isinstance(type_expression, typing.NewType):
         return plain_type(type_expression.__supertype__)
     if isinstance(type_expression, TypeVar):
         constraints = type_expression.__constraints__
@@ -139,7 +111,7 @@ def most_specific(value: object, candidates: Sequence[object]) -> int | None:
 
 def contains_typevar(type_expression: object) -> bool:
     """Return True if a type contains a type variable."""
-    if isinstance(type_expression, TypeVar | ParamSpec | TypeVarTuple):
+    if isinstance(type_expression, TypeVar | typing.ParamSpec | typing.TypeVarTuple):
         return True
     parts = cast("list[object]", type_expression) if isinstance(type_expression, list) else get_args(type_expression)
     return any(contains_typevar(part) for part in parts)
@@ -147,7 +119,7 @@ def contains_typevar(type_expression: object) -> bool:
 
 def _substituted(generic: Any, parameters: Iterable[object], args: Iterable[object]) -> object:
     """Replace type variables by `args`, and by Any if there are not enough."""
-    free: tuple[object, ...] = () if _is_class(generic) else getattr(generic, "__parameters__", ())
+    free: tuple[object, ...] = () if isinstance(generic, type) else getattr(generic, "__parameters__", ())
     bound = dict(zip(parameters, args, strict=False))
     return generic[tuple(bound.get(parameter, Any) for parameter in free)] if free else generic
 
@@ -165,10 +137,6 @@ def _alias_value(alias: TypeAliasType) -> object:
     """Return the value of an alias. Before the `type` statement, a recursive alias names itself in a string."""
     names = vars(sys.modules[alias.__module__]) if alias.__module__ in sys.modules else {}
     return resolved(alias.__value__, names, {})
-
-
-def _is_class(type_expression: object) -> bool:
-    return isinstance(type_expression, type)
 
 
 def _class_of(type_expression: object) -> object:
@@ -233,7 +201,7 @@ def _is_required(hint: object, default: bool) -> bool:  # noqa: FBT001
     origin = get_origin(hint)
     if origin in (Annotated, ReadOnly):
         return _is_required(get_args(hint)[0], default)
-    return origin is Required or (origin is not NotRequired and default)
+    return origin is typing.Required or (origin is not typing.NotRequired and default)
 
 
 def _is_bare_protocol(cls: object) -> bool:
@@ -391,13 +359,15 @@ def _content(cls: Any, args: tuple[object, ...], base: type) -> tuple[object, ..
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Candidate types prepared for choosing: the members of all unions, and which is narrower than which."""
+    """Candidate types prepared for choosing: the members of all unions, and which is narrower than which.
+
+    `exact` has the classes whose direct instances need no search.
+    """
 
     members: tuple[object, ...]
     owners: tuple[int, ...]
     narrower: tuple[frozenset[int], ...]
     exact: Mapping[type, int]
-    """Classes whose direct instances need no search."""
 
     def best(self, value: object) -> int | None:
         """Return the index of the most specific type for `value`; None if none fits."""

@@ -114,12 +114,14 @@ def _render(dot: str, wanted: Format) -> bytes:
 
 
 class _Notation(ABC):
-    """Draws a graph: boxes for executors, arrows for edges, frames for sub-workflows. A subclass writes them."""
+    """Draws a graph: boxes for executors, arrows for edges, frames for sub-workflows. A subclass writes them.
+
+    `separator` joins the ids on the path to a node of a sub-workflow.
+    """
 
     head: ClassVar[Sequence[str]]
     foot: ClassVar[Sequence[str]] = ()
     separator: ClassVar[str]
-    """Joins the ids on the path to a node of a sub-workflow."""
 
     def __init__(self, *, include_internal: bool) -> None:
         self._include_internal = include_internal

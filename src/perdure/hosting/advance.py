@@ -99,7 +99,11 @@ _WRITTEN_BY_ANOTHER_PROGRAM = (IncompatibleGraphError, IncompatibleTypeError, Un
 
 @dataclass(eq=False)
 class Advancer:
-    """Advance runs and track the active ones."""
+    """Advance runs and track the active ones.
+
+    `active` has the tasks that advance runs, by run. `is_draining` is True once runs must stop at their next superstep
+    boundary.
+    """
 
     storage: StoreStorage
     store: HostStore
@@ -107,10 +111,8 @@ class Advancer:
     max_attempts: int
     on_event: Callable[[str, WorkflowEvent[Any]], object] | None
     active: dict[str, asyncio.Task[Any]] = field(default_factory=dict[str, "asyncio.Task[Any]"])
-    """The tasks that advance runs, by run."""
     _stopped: set[str] = field(default_factory=set[str])
     is_draining: bool = False
-    """True once runs must stop at their next superstep boundary."""
 
     async def advance(self, dispatch: Dispatch) -> AdvanceResult:
         """Advance a run until nothing is left to do, or until the host drains."""
@@ -250,11 +252,10 @@ def _is_store_failure(error: Exception, *, has_opened: bool) -> bool:
 
 @dataclass(slots=True)
 class _Attempt:
-    """One attempt to advance a run, and its progress."""
+    """One attempt to advance a run, and its progress. `is_inside` is True inside a superstep, False between two."""
 
     workflow: Workflow
     is_inside: bool = False
-    """True inside a superstep, False between two."""
     has_changed: bool = False
 
     def note(self, event: WorkflowEvent[Any]) -> None:

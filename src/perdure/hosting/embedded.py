@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from perdure.records import Due
     from perdure.storage import HostStore, Subscription
 
+# A run is retried once this changes: its head, newest command, attempts, and whether a timer is due.
 Situation: TypeAlias = tuple[str | None, int, int, bool]
-"""A run is retried once this changes: its head, newest command, attempts, and whether a timer is due."""
 
 _PAUSE_SECONDS_MIN = 0.25
 _PAUSE_SECONDS_MAX = 60.0
+# A run is suspected of killing processes after this many attempts without progress.
 SUSPECT_ATTEMPTS = 2
-"""A run is suspected of killing processes after this many attempts without progress."""
+# First delay before a suspected run is tried again.
 SUSPECT_SECONDS = 1.0
-"""First delay before a suspected run is tried again."""
 
 
 def situation_of(due: Due, *, at: str) -> Situation:
@@ -108,8 +108,8 @@ class DeferredRuns:
         return (each.until for each in self._deferred.values() if each.until is not None)
 
 
+# A suspected run that survives this long no longer blocks the others.
 _PROBATION = timedelta(seconds=10)
-"""A suspected run that survives this long no longer blocks the others."""
 _DOUBLING = timedelta(seconds=5)
 _DOUBLINGS_MAX = 20
 
@@ -192,8 +192,7 @@ class EmbeddedScheduler:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._suspects = Suspects(clock)
         self._woken = asyncio.Event()
-        self._failures = 0
-        """Failed looks in a row."""
+        self._failures = 0  # failed looks in a row
 
     @property
     def holds(self) -> int:

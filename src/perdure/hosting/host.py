@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from perdure.storage import HostStore, PendingRequest
     from perdure.workflows import Workflow
 
+# Wait this long for another process that is starting the same run. If that process dies, the store does not notify.
 _BUSY_SECONDS = 0.5
-"""Wait this long for another process that is starting the same run. If that process dies, the store does not notify."""
-
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 

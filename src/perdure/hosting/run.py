@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from perdure.workflows import Edit
 
 
+# A mark that no run has, so that a watch returns at once.
 NO_MARK = Mark(head="", events=-1, commands=-1)
-"""A mark that no run has, so that a watch returns at once."""
 
 _STATES: Mapping[HeadStatus, WorkflowRunState] = {
     "running": WorkflowRunState.IN_PROGRESS,
@@ -195,29 +195,31 @@ class HostedRun:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """The state of a run."""
+    """The state of a run.
+
+    Attributes:
+        status: running: there is work to do; waiting: for an answer; sleeping: until a time; idle: nothing left to do;
+            failed, quarantined, cancelled, exported: the run does not continue by itself.
+        error: The reason, if the run has failed or was quarantined.
+        owner: The process that holds the lease. A dead process stays here until another one takes the run.
+        attempts: The number of processes that tried to advance the run from its head without progress.
+        wake_at: The next time at which the run continues by itself.
+        checkpoint_id: The newest checkpoint.
+        parent_checkpoint_id: The checkpoint from which the run was forked.
+        events: The number of the newest event.
+    """
 
     run_id: str
     workflow_name: str
     status: RunStatus
-    """running: there is work to do; waiting: for an answer; sleeping: until a time; idle: nothing left to do; failed,
-    quarantined, cancelled, exported: the run does not continue by itself.
-    """
     error: str | None
-    """The reason, if the run has failed or was quarantined."""
     owner: str | None
-    """The process that holds the lease. A dead process stays here until another one takes the run."""
     attempts: int
-    """The number of processes that tried to advance the run from its head without progress."""
     wake_at: datetime | None
-    """The next time at which the run continues by itself."""
     created_at: datetime
     checkpoint_id: str | None
-    """The newest checkpoint."""
     parent_checkpoint_id: str | None
-    """The checkpoint from which the run was forked."""
     events: int
-    """The number of the newest event."""
 
     @classmethod
     def of(cls, record: RunRecord) -> RunInfo:
