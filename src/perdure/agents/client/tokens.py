@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from perdure.agents.messages.content import Content
     from perdure.agents.messages.message import Message
     from perdure.agents.messages.responses import Response
-    from perdure.graph import ActivationPort
+    from perdure.engine import ActivationRecorder
 
 MissingUsage: TypeAlias = Literal["estimate", "warn", "raise"]
 """The policy for a response without token counts in a run with a token budget.
@@ -66,7 +66,7 @@ def _text_of(content: Content) -> str:
 class TokenCounter:
     """Count the tokens of a call against the budget of the run."""
 
-    activation: ActivationPort | None
+    activation: ActivationRecorder | None
     messages: Sequence[Message]
     tokenizer: TokenizerProtocol | None = None
     missing: MissingUsage = "estimate"

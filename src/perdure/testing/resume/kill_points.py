@@ -214,7 +214,7 @@ def effect(name: str, ctx: WorkflowContext[Any, Any] | None = None) -> None:
     reach(f"{place} before its effect")
     append(_log.path, f"{_BEGUN} {name}")
     activation = None if ctx is None else ctx.activation
-    _log.current.append(_Effect(name, activation if isinstance(activation, ActivationRecorder) else None))
+    _log.current.append(_Effect(name, activation))
     reach(f"{place} after its effect")
 
 
