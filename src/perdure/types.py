@@ -119,7 +119,8 @@ def contains_typevar(type_expression: object) -> bool:
 
 def _substituted(generic: Any, parameters: Iterable[object], args: Iterable[object]) -> object:
     """Replace type variables by `args`, and by Any if there are not enough."""
-    free: tuple[object, ...] = () if isinstance(generic, type) else getattr(generic, "__parameters__", ())
+    is_class = isinstance(cast("object", generic), type)
+    free: tuple[object, ...] = () if is_class else getattr(generic, "__parameters__", ())
     bound = dict(zip(parameters, args, strict=False))
     return generic[tuple(bound.get(parameter, Any) for parameter in free)] if free else generic
 
