@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from tests.agents.stub_model import USAGE, BareModel, Foreign, Model
 
 from perdure.agents import (
@@ -19,6 +19,7 @@ from perdure.agents import (
     SupportsAgentRun,
     tool,
 )
+from perdure.errors import ResponseValueError
 from perdure.testing.scripted import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
@@ -130,10 +131,9 @@ async def test_an_answer_is_a_value_if_it_is_to_be_one(wanted: Any, stream: bool
     assert response.value == (Verdict(is_spam=True) if wanted is Verdict else {"is_spam": True})
 
 
-async def test_an_answer_that_is_not_the_value_it_should_be_is_told_when_it_is_read() -> None:
-    response = await Agent(Model(), default_options={"response_format": Verdict}).run("spam?")
-    with pytest.raises(ValidationError, match="Verdict"):
-        _ = response.value
+async def test_an_answer_that_never_fits_its_format_fails_the_turn() -> None:
+    with pytest.raises(ResponseValueError, match="Invalid JSON"):
+        await Agent(Model(), default_options={"response_format": Verdict}).run("spam?")
 
 
 @pytest.mark.parametrize("stream", [False, True])

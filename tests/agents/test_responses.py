@@ -10,7 +10,7 @@ from tests.agents.stub_model import kept
 
 from perdure.agents import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate, Content, Message
 from perdure.agents.messages.responses import declare_format
-from perdure.errors import AgentInvalidResponseException
+from perdure.errors import AgentInvalidResponseException, ResponseValueError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -102,8 +102,11 @@ def test_words_that_are_no_value_are_refused_when_it_is_asked_for() -> None:
     assert isinstance(refused.value, ValueError)
 
 
-def test_an_answer_without_words_has_no_value() -> None:
-    assert AgentResponse[Any](messages=[], response_format=Verdict).value is None
+def test_an_empty_answer_has_no_value_unless_it_asks() -> None:
+    with pytest.raises(ResponseValueError, match="has no text"):
+        _ = AgentResponse[Any](messages=[], response_format=Verdict).value
+    question = Content("function_call", call_id="c", name="ask", user_input_request=True)
+    assert AgentResponse[Any](messages=[Message("assistant", [question])], response_format=Verdict).value is None
 
 
 def test_a_response_that_was_kept_still_has_its_value() -> None:

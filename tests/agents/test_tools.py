@@ -291,3 +291,25 @@ def test_a_context_changes_the_tools_of_a_turn_and_nothing_outside_of_one() -> N
     assert live == []
     with pytest.raises(RuntimeError, match="was not called by an agent"):
         FunctionInvocationContext(first, {}).add_tools(second)
+
+
+async def test_bytes_are_text_or_data_with_a_text_for_the_model() -> None:
+    text, data = FunctionTool.parse_result(b"\x89PNG\r\n\x1a\n" + b"\xff" * 10)
+    assert (text.text, data.type, data.media_type) == (
+        "The tool returned 18 bytes of the type image/png.",
+        "data",
+        "image/png",
+    )
+    assert data.data_bytes() == b"\x89PNG\r\n\x1a\n" + b"\xff" * 10
+    [plain] = FunctionTool.parse_result("grüße".encode())
+    assert plain.text == "grüße"
+    _, unknown = FunctionTool.parse_result(bytearray(b"\xff\x00"))
+    assert (unknown.media_type, unknown.data_bytes()) == ("application/octet-stream", b"\xff\x00")
+
+
+async def test_bytes_that_a_parser_refuses_are_kept_as_bytes() -> None:
+    def parse(_: Any) -> str:
+        raise ValueError
+
+    shot = FunctionTool(name="shot", func=lambda: b"\xff\x00", result_parser=parse)
+    assert shot.parse(b"\xff\x00")[1].data_bytes() == b"\xff\x00"

@@ -33,13 +33,13 @@ from perdure.agent_workflows.definition.values import (
     UnionOutput,
 )
 from perdure.agent_workflows.outputs import (
-    InvalidValueError,
     correct_outputs,
     json_text,
     main_key,
     parse_value,
     title_of,
 )
+from perdure.agents import InvalidValueError, correction
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
@@ -225,10 +225,7 @@ class AnswerReader:
                 try:
                     value = parse_value(_last_text(response.agent_response.messages), shape)
                 except InvalidValueError as fault:
-                    raise InvalidValueError(
-                        f"Your answer can't be used: {fault}. Answer again, with JSON of the form that was asked for "
-                        "and nothing else."
-                    ) from fault
+                    raise InvalidValueError(correction(str(fault))) from fault
                 return self._value_answer({**value, RESULT: value}, value)
             case TextOutput(key):
                 text = response.agent_response.text

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from jsonschema import Draft202012Validator, ValidationError
-from jsonschema.validators import extend  # pyright: ignore[reportUnknownVariableType]
+from jsonschema import Draft202012Validator
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import override
@@ -27,20 +25,22 @@ from perdure.agent_workflows.definition.values import (
     TextOutput,
     UnionOutput,
 )
-from perdure.agent_workflows.errors import path_of, quoted
+from perdure.agent_workflows.errors import quoted
+from perdure.agents import (
+    InvalidValueError,
+    fault_text,
+    model_faults,
+    parse_answer,
+    require_none,
+    value_faults,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from perdure.agent_workflows.definition.values import Node, Output, Shape
 
-_FENCE: Final = "```"
 _FAULTS_MAX: Final = 20
-_TEXT_MAX: Final = 80
-
-
-class InvalidValueError(ValueError):
-    """A value is not of the form that was asked for. The message is written for the model or person who gave it."""
 
 
 def _form_of(output: Output) -> tuple[frozenset[str], tuple[Shape, ...]]:
@@ -170,24 +170,6 @@ def _require_shape(shape: Shape, reserved: Collection[str]) -> None:
         raise ValueError(f"{name!r} has a field {clash[0]!r}, which is a reserved output key; rename the field")
 
 
-def _check_multiple(_: Any, unit: float, value: object, __: Any) -> Iterator[ValidationError]:
-    """Check `multipleOf` for decimals as they are written: 0.3 is a multiple of 0.1."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return
-    is_infinite = isinstance(value, float) and not math.isfinite(value)
-    if is_infinite or Fraction(repr(value)) % Fraction(repr(unit)):
-        yield ValidationError("")
-
-
-def _check_reference(validator: Any, reference: str, value: object, schema: Any) -> Iterator[ValidationError]:
-    """Follow references inside the schema only: nothing is read from elsewhere."""
-    if reference.startswith("#"):
-        yield from Draft202012Validator.VALIDATORS["$ref"](validator, reference, value, schema)
-
-
-_Validator: Final[Any] = cast("Any", extend)(
-    Draft202012Validator, {"multipleOf": _check_multiple, "$ref": _check_reference}
-)
 _METASCHEMA: Final[Any] = Draft202012Validator(
     Draft202012Validator.META_SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER
 )
@@ -195,7 +177,7 @@ _METASCHEMA: Final[Any] = Draft202012Validator(
 
 def schema_faults(schema: Any) -> list[str]:
     """Name what is wrong with a JSON schema, each with its place. `format` and other documents are not looked at."""
-    faults = list(dict.fromkeys(map(_fault, _METASCHEMA.iter_errors(schema))))
+    faults = list(dict.fromkeys(map(fault_text, _METASCHEMA.iter_errors(schema))))
     return faults or [f"{each!r} refers to nothing in it" for each in _dangling_references(schema, schema)]
 
 
@@ -212,71 +194,22 @@ def _dangling_references(value: Any, root: Any) -> Iterator[str]:
         yield from _dangling_references(each, root)
 
 
-def value_faults(value: object, schema: Mapping[str, Any]) -> list[str]:
-    """Name what keeps a value from being of a valid schema, each with its place."""
-    try:
-        return [_fault(error) for error in _Validator(schema).iter_errors(value)]
-    except RecursionError:
-        return ["it is nested too deeply"]
-
-
-def _fault(error: ValidationError) -> str:
-    """Describe an error by its rule, not by the value, which must not get into logs."""
-    place, rule = path_of(tuple(error.absolute_path)) or "the value", str(error.validator)
-    if rule in {"required", "dependentRequired", "additionalProperties"}:
-        return f"{place}: {error.message}"
-    text = json.dumps(error.validator_value, ensure_ascii=False, default=str)
-    return f"{place} must satisfy {rule}: {text if len(text) <= _TEXT_MAX else f'{text[: _TEXT_MAX - 1]}…'}"
-
-
 def parse_value(text: str, shape: Shape) -> dict[str, Any]:
     """Parse a model's answer as a value. Raises InvalidValueError with all that is wrong."""
-    text = _strip_fence(text)
     if not text.strip():
         raise InvalidValueError("it is empty")
-    value = _parse_by_schema(text, shape) if isinstance(shape, Mapping) else _parse_by_model(text, shape)
     try:
-        json_text(value)
+        found: object = parse_answer(text, shape)
     except ValueError as error:
-        raise InvalidValueError("it holds a number that JSON does not have") from error
-    return value
-
-
-def _strip_fence(text: str) -> str:
-    """Return the text between Markdown fences, if there is nothing else."""
-    # Without a regular expression: on a hostile answer one could take too long.
-    first, _, rest = text.strip().partition("\n")
-    body, _, last = rest.rpartition("\n")
-    language = first.removeprefix(_FENCE).strip()
-    is_fenced = first.startswith(_FENCE) and last.strip() == _FENCE and (not language or language.isalpha())
-    return body if is_fenced else text
-
-
-def _parse_by_schema(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        value: object = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidValueError(f"it is not JSON: {error}") from error
+        raise InvalidValueError("; ".join(model_faults(error))) from error
+    value = found if isinstance(shape, Mapping) else cast("Any", found).model_dump(mode="json")
     if not isinstance(value, dict):
         raise InvalidValueError("it is not a JSON object")
-    _require_none(value_faults(cast("object", value), schema))
-    return cast("dict[str, Any]", value)
-
-
-def _parse_by_model(text: str, model: type[Any]) -> dict[str, Any]:
     try:
-        return model.model_validate_json(text).model_dump(mode="json")
+        json_text(cast("object", value))
     except ValueError as error:
-        raise InvalidValueError("; ".join(_model_faults(error)[:_FAULTS_MAX])) from error
-
-
-def _model_faults(error: ValueError) -> list[str]:
-    """Name pydantic's errors without the values."""
-    errors: Any = getattr(error, "errors", None)
-    if errors is None:
-        return [str(error)]
-    faults = errors(include_url=False, include_context=False, include_input=False)
-    return [f"{'.'.join(map(str, fault['loc'])) or 'the value'}: {fault['msg']}" for fault in faults]
+        raise InvalidValueError("it holds a number that JSON does not have") from error
+    return cast("dict[str, Any]", value)
 
 
 def json_text(value: object, *, is_strict: bool = True) -> str:
@@ -304,7 +237,7 @@ def correct_outputs(output: Output, outputs: Mapping[str, Any], changes: Mapping
             target: object = changes.get(HANDOFF_TARGET)
             if isinstance(output, Handoffs) and isinstance(target, str) and target not in output.targets:
                 problems.append(f"{HANDOFF_TARGET!r} is one of {quoted(output.targets)}, not {target!r}")
-            _require_none(problems)
+            require_none(problems)
             return {**outputs, **changes}
         case StructuredOutput(shape):
             value = _correct_value(shape, outputs[RESULT], changes)
@@ -340,30 +273,24 @@ def _correct_value(shape: Shape, before: Mapping[str, Any], changes: Mapping[str
             for key, each in fields.items()
             if key in given and not is_same(each, given[key])
         ]
-    _require_none(problems)
+    require_none(problems)
     value = {**given, **fields}
     if isinstance(shape, Mapping):
-        _require_none(value_faults(value, shape))
+        require_none(value_faults(value, shape))
         return value
     computed: Mapping[str, Any] = getattr(shape, "model_computed_fields", {})
-    _require_none([f"{key!r} is computed from other fields; change those" for key in sorted({*asked} & {*computed})])
+    require_none([f"{key!r} is computed from other fields; change those" for key in sorted({*asked} & {*computed})])
     own = {key: each for key, each in value.items() if key not in computed}
     try:
         return shape.model_validate_json(json_text(own), by_name=True, by_alias=False).model_dump(mode="json")
     except ValueError as error:
-        raise InvalidValueError("; ".join(_model_faults(error)[:_FAULTS_MAX])) from error
+        raise InvalidValueError("; ".join(model_faults(error))) from error
 
 
 def _unknown(changes: Iterable[str], known: Collection[str]) -> Iterator[str]:
     for key in changes:
         if key not in known:
             yield f"there is no output {key!r}; there are {quoted(sorted(known))}"
-
-
-def _require_none(problems: Iterable[str]) -> None:
-    found = list(problems)[:_FAULTS_MAX]
-    if found:
-        raise InvalidValueError("; ".join(found))
 
 
 # A schema, and the whole schema that its references point into.

@@ -44,7 +44,7 @@ from perdure.agents.executor.agent_executor import (
     AgentExecutorResponse,
 )
 from perdure.agents.executor.requests import share_conversation
-from perdure.agents.messages.content import Content, ContentType, UsageDetails, add_usage_details
+from perdure.agents.messages.content import UNKNOWN_MEDIA_TYPE, Content, ContentType, UsageDetails, add_usage_details
 from perdure.agents.messages.conversation import (
     drop_known_messages,
     find_renamed_tools,
@@ -64,6 +64,16 @@ from perdure.agents.messages.responses import (
     FinishReasonLiteral,
     ResponseFormat,
     token_spending,
+)
+from perdure.agents.messages.structured import (
+    InvalidValueError,
+    correction,
+    fault_text,
+    model_faults,
+    parse_answer,
+    path_of,
+    require_none,
+    value_faults,
 )
 from perdure.agents.sessions.providers import (
     ContextProvider,
@@ -88,4 +98,12 @@ from perdure.agents.turn.loop import (
     FunctionInvocationLayer,
     normalize_function_invocation_configuration,
 )
-from perdure.agents.turn.recording import Turn, current_turn, record_call, record_stream, return_requests, use_turn
+from perdure.agents.turn.recording import (
+    Turn,
+    current_turn,
+    has_failed_here,
+    record_call,
+    record_stream,
+    return_requests,
+    use_turn,
+)

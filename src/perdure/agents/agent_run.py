@@ -49,6 +49,8 @@ class AgentRun:
         self._new_conversation_id: str | None = None
         """The provider's id of the conversation after this run."""
         self._context = SessionContext(input_messages=[])
+        self._converted: dict[int, AgentResponseUpdate] = {}
+        """The updates of the agent by the identity of those of the model, which they refer to."""
         self._options: dict[str, Any] = {}
         self._kwargs: dict[str, Any] = {}
 
@@ -161,7 +163,8 @@ class AgentRun:
 
     def _to_update(self, update: ChatResponseUpdate) -> AgentResponseUpdate:
         self._new_conversation_id = update.conversation_id or self._new_conversation_id
-        converted = AgentResponseUpdate.from_model(update)
+        converted = self._converted[id(update)] = AgentResponseUpdate.from_model(update)
+        converted.discards = [self._converted[id(each)] for each in update.discards if id(each) in self._converted]
         converted.author_name = update.author_name or self._agent.name
         return converted
 

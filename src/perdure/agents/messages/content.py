@@ -40,6 +40,7 @@ ContentType: TypeAlias = Literal[
     "function_approval_response",
     "oauth_consent_request",
 ]
+UNKNOWN_MEDIA_TYPE = "application/octet-stream"
 _TYPES = frozenset(get_args(ContentType))
 
 

@@ -11,6 +11,7 @@ from typing_extensions import TypeVar
 
 from perdure.agents.messages.content import Content, UsageDetails, add_usage_details
 from perdure.agents.messages.message import Message, to_contents
+from perdure.agents.messages.structured import InvalidValueError, parse_answer
 from perdure.codec import register_type
 from perdure.errors import AdditionItemMismatch, ResponseValueError
 from perdure.streams import without_discarded
@@ -51,22 +52,22 @@ def declare_format(wanted: object) -> None:
 
 
 def _parse_value(text: str, response_format: type[Any] | Mapping[str, Any] | str) -> Any:
-    """Parse a text as `response_format`; None if it is empty. Raises ResponseValueError, pydantic's ValidationError."""
+    """Parse a text as `response_format`. Raises ResponseValueError, pydantic's ValidationError."""
     wanted = _formats.get(response_format) if isinstance(response_format, str) else response_format
     if wanted is None:
         raise ResponseValueError(
             f"the response has the format {response_format!r}, and no agent of this program uses that class as "
             "response_format; give it to an agent, or parse the response text yourself"
         )
-    if not text:
-        return None
-    if isinstance(wanted, type):
-        return wanted.model_validate_json(text)
-    try:
-        return json.loads(text)
-    except ValueError as error:
+    if not text.strip():
         raise ResponseValueError(
-            f"the response is not JSON: {error}; it starts with {text[:_SHOWN_MAX]!r}", error
+            "the response has no text, and response_format asks for a value; see `messages` for what it has instead"
+        )
+    try:
+        return parse_answer(text, wanted)
+    except InvalidValueError as error:
+        raise ResponseValueError(
+            f"the response has no valid value: {error}; it starts with {text[:_SHOWN_MAX]!r}", error
         ) from error
 
 
@@ -149,6 +150,8 @@ class _Fields:
 class Update(_Fields):
     """Base of stream updates."""
 
+    discards: Sequence[Update] = ()
+    """Earlier updates of the stream that this one takes back."""
     _ITEMS = "contents"
     _STORED = ("contents", "role", "author_name", "response_id", "message_id", *_COMMON)
 
@@ -208,17 +211,22 @@ class Response(_Fields, Generic[ValueT]):
         return "".join([message.text for message in self.messages])
 
     @property
+    def last_text(self) -> str:
+        """Return the last text of the assistant: before a tool call a model may have said something else."""
+        texts = (message.text for message in reversed(self.messages) if message.role == "assistant")
+        return next(filter(None, texts), "")
+
+    @property
     def value(self) -> ValueT | None:
-        """Parse the answer as `response_format`; None without a format or without text.
+        """Parse the answer as `response_format`; None without a format, or if the user has to answer first.
 
         Raises pydantic's ValidationError if the text doesn't fit the model, and ResponseValueError (a ValueError and an
-        AgentInvalidResponseException) if it is not JSON or the class is unknown.
+        AgentInvalidResponseException) if it is empty, not JSON, or the class is unknown.
         """
         if self._value is _VALUE_MISSING:
-            if self.response_format is None:
+            if self.response_format is None or self.user_input_requests:
                 return None
-            texts = (message.text for message in reversed(self.messages) if message.role == "assistant")
-            self._value = _parse_value(next(filter(None, texts), ""), self.response_format)
+            self._value = _parse_value(self.last_text, self.response_format)
         return cast("ValueT", self._value)
 
     @property

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast,
 
 from typing_extensions import TypedDict, Unpack
 
-from perdure.agents.messages.content import Content
+from perdure.agents.messages.content import UNKNOWN_MEDIA_TYPE, Content
 from perdure.agents.tools.context import FunctionInvocationContext, is_function_tool, is_server
 from perdure.agents.tools.schema import Arguments, CallSignature, docstring_of, make_model, parse_docstring
 from perdure.annotations import Namespace, namespace_here
@@ -78,6 +78,26 @@ def _as_text(value: Any) -> Content:
 
     plain = to_jsonable_python(value, by_alias=False, bytes_mode="base64", fallback=_to_plain)
     return Content.from_text(plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False))
+
+
+_SIGNATURES: Final = {
+    b"\x89PNG\r\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF8": "image/gif",
+    b"%PDF-": "application/pdf",
+}
+
+
+def _from_bytes(data: bytes) -> list[Content]:
+    """Convert bytes to a text if they are one, else to data with a text about it."""
+    media_type = next((kind for start, kind in _SIGNATURES.items() if data.startswith(start)), UNKNOWN_MEDIA_TYPE)
+    if media_type == UNKNOWN_MEDIA_TYPE:
+        try:
+            return [Content.from_text(data.decode())]
+        except UnicodeDecodeError:
+            pass
+    about = f"The tool returned {len(data)} bytes of the type {media_type}."
+    return [Content.from_text(about), Content.from_data(data, media_type)]
 
 
 def _to_plain(value: Any) -> Any:
@@ -299,11 +319,13 @@ class FunctionTool:
         try:
             return self.parse_result(self.result_parser(result))
         except Exception:  # noqa: BLE001 - the tool has done its work, and its result must not be lost
-            return self.parse_result(str(result))
+            return self.parse_result(result if isinstance(result, bytes) else str(result))
 
     @staticmethod
     def parse_result(result: Any) -> list[Content]:
-        """Convert any value to contents: texts and contents stay, everything else becomes JSON."""
+        """Convert any value to contents: texts and contents stay, bytes become data, everything else JSON."""
+        if isinstance(result, bytes | bytearray | memoryview):
+            return _from_bytes(bytes(result))
         several = cast("Sequence[Any]", result) if isinstance(result, list | tuple) else ()
         if any(isinstance(each, Content) for each in several):
             return [each if isinstance(each, Content) else _as_text(each) for each in several]

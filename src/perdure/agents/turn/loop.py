@@ -25,6 +25,7 @@ from perdure.agents.messages.conversation import (
 )
 from perdure.agents.messages.message import Message, normalize_messages
 from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate
+from perdure.agents.messages.structured import answer_fault, correction
 from perdure.agents.tools.context import expand_tools
 from perdure.agents.tools.tool import normalize_tools
 from perdure.agents.turn.approvals import (
@@ -41,9 +42,10 @@ from perdure.agents.turn.approvals import (
     waiting_call_ids,
 )
 from perdure.agents.turn.call_ids import CallIds
-from perdure.agents.turn.recording import current_turn, use_turn
+from perdure.agents.turn.recording import current_turn, has_failed_here, use_turn
 from perdure.agents.turn.tool_calls import CallOutcome, ToolCaller
 from perdure.clock import SystemClock
+from perdure.errors import ResponseValueError
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ class FunctionInvocationConfiguration(TypedDict, total=False):
     Without `allow_concurrent_invocation` the tool calls of a round run one after another. `additional_tools` can be
     called, although the model is not told of them.
 
+    An answer that does not fit the `response_format` is given back to the model, `max_output_retries` times.
+
     An approval counts only if the session asked for it. With `disable_approval_response_binding` a question in the
     messages is enough. Use it only if nobody but your own program can write the messages.
     """
@@ -75,6 +79,7 @@ class FunctionInvocationConfiguration(TypedDict, total=False):
     max_function_calls: int | None
     max_duration_seconds: float | None
     max_consecutive_errors_per_request: int
+    max_output_retries: int
     terminate_on_unknown_calls: bool
     additional_tools: Sequence[FunctionTool]
     include_detailed_errors: bool
@@ -88,13 +93,19 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "max_function_calls": None,
     "max_duration_seconds": None,
     "max_consecutive_errors_per_request": 3,
+    "max_output_retries": 2,
     "terminate_on_unknown_calls": False,
     "additional_tools": (),
     "include_detailed_errors": False,
     "allow_concurrent_invocation": True,
     "disable_approval_response_binding": False,
 }
-_MINIMUM: Final = {"max_iterations": 1, "max_function_calls": 1, "max_consecutive_errors_per_request": 0}
+_MINIMUM: Final = {
+    "max_iterations": 1,
+    "max_function_calls": 1,
+    "max_consecutive_errors_per_request": 0,
+    "max_output_retries": 0,
+}
 
 
 def normalize_function_invocation_configuration(
@@ -193,6 +204,9 @@ class TurnLoop:
     usage: UsageDetails | None = field(default=None, init=False)
     calls_made: int = field(default=0, init=False)
     failures_in_a_row: int = field(default=0, init=False)
+    refused_answers: int = field(default=0, init=False)
+    streamed: list[ChatResponseUpdate] = field(default_factory=list[ChatResponseUpdate], init=False)
+    """The updates of the last model call."""
     is_closed: bool = field(default=False, init=False)
     """True if the model may call no more tools."""
     is_over: bool = field(default=False, init=False)
@@ -317,9 +331,11 @@ class TurnLoop:
             given = self.ask(shown, stream=self.stream, options=options)
         if self.stream:
             stream, ids = cast("ChatStream", given), self._call_ids()
+            self.streamed = []
             async with aclosing(stream):
                 async for update in stream:
                     if (visible := self._without_dead_calls(ids.assign_update(update))) is not None:
+                        self.streamed.append(visible)
                         yield visible
                 response = await stream.get_final_response()
         else:
@@ -355,8 +371,9 @@ class TurnLoop:
             self._take_provider_questions()
         tools = self.caller.by_name() if calls else {}
         if not calls or not (tools or self.caller.tools):
-            self.is_over = not self.asked
-            return []
+            fault = None if calls or self.asked else self._answer_fault()
+            self.is_over = not (self.asked or fault)
+            return [] if fault is None else await self._refuse_answer(fault)
         ready: list[Content] = []
         waiting: list[Content] = []
         declared: list[Content] = []
@@ -377,6 +394,35 @@ class TurnLoop:
         asked += [replace(call, user_input_request=True, id=call.call_id) for call in declared]
         updates = self._add_outcome(outcome, asked)
         return updates if self.stream else []
+
+    def _answer_fault(self) -> str | None:
+        wanted = self.options.get("response_format")
+        if wanted is None or self.response.user_input_requests:
+            return None
+        return answer_fault(self.response.last_text, wanted)
+
+    async def _refuse_answer(self, fault: str) -> list[ChatResponseUpdate]:
+        """Tell the model why its answer does not fit the format. Raises ResponseValueError if it was told often enough.
+
+        The refused answer is not part of the response. Its updates are taken back.
+        """
+        turn, retries = self.caller.turn, self.limits.get("max_output_retries", 0)
+        self.refused_answers += 1
+        if self.refused_answers % (retries + 1) == 0:
+            key = f"{turn.key}#{turn.number}/refused-{self.refused_answers}"
+            if not await has_failed_here(turn.activation, key):
+                raise ResponseValueError(
+                    f"agent {turn.name!r} has no answer that fits its response_format, and its model was told so "
+                    f"{retries} times; the last fault: {fault}; say in its instructions what is wanted, or take "
+                    "another model"
+                )
+        del self.produced[len(self.produced) - len(self.response.messages) :]
+        self.messages.append(Message("user", [correction(fault)]))
+        if not self.streamed:
+            return []
+        discarding = ChatResponseUpdate(contents=[])
+        discarding.discards = self.streamed
+        return [discarding]
 
     def _ask_for_approval(self, waiting: Sequence[Content], ready: Sequence[Content]) -> list[Content]:
         """Ask for approval of calls. The other calls wait in the session; without one they are asked about too."""

@@ -134,6 +134,33 @@ class Turn:
             self.activation.spend(amounts)
 
 
+class _NoMarkError(Exception):
+    """Fails a step, so that it leaves no record."""
+
+
+async def has_failed_here(activation: ActivationPort | None, key: str) -> bool:
+    """Return True if an earlier attempt has failed here; otherwise leave a mark for the next one.
+
+    Call it before raising an error that follows from recorded calls. They come back in each attempt, so without the
+    mark each attempt would fail like the first.
+    """
+
+    async def read() -> None:
+        raise _NoMarkError
+
+    async def leave() -> None:
+        """Leave a record."""
+
+    if activation is None:
+        return False
+    try:
+        await begin_step(activation, StepCall("give up", read, (), key))
+    except _NoMarkError:
+        await begin_step(activation, StepCall("give up", leave, (), key))
+        return False
+    return True
+
+
 _turn: ContextVar[Turn | None] = ContextVar("perdure_turn", default=None)
 
 

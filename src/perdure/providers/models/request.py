@@ -16,7 +16,7 @@ from pydantic_ai.settings import ModelSettings, ToolOrOutput
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_jsonable_python
 
-from perdure.agents import sendable_messages, sendable_name
+from perdure.agents import UNKNOWN_MEDIA_TYPE, sendable_messages, sendable_name
 from perdure.errors import ChatClientInvalidRequestException
 
 if TYPE_CHECKING:
@@ -231,7 +231,8 @@ def _to_tool_return(content: Content, names: Mapping[str, str], provider: str) -
         given = content.result if content.result is not None else f"Error: {content.exception}"
         return ai.ToolReturnPart(name, given, call_id, outcome="failed")
     if content.items:
-        return ai.ToolReturnPart(name, [_to_user_content(item, provider) for item in content.items], call_id)
+        sent = [item for item in content.items if item.media_type != UNKNOWN_MEDIA_TYPE]
+        return ai.ToolReturnPart(name, [_to_user_content(item, provider) for item in sent], call_id)
     return ai.ToolReturnPart(name, "" if content.result is None else content.result, call_id)
 
 

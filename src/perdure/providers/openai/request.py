@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
 import json
 import mimetypes
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from perdure.agents import (
+    UNKNOWN_MEDIA_TYPE,
     ChatOptions,
     Content,
     ResponseModelT,
@@ -185,7 +187,8 @@ def result_text(content: Content) -> str:
 
 
 def _attachments(result: Content) -> list[Wire]:
-    given = [each for each in result.items or () if each.type in {"data", "uri", "hosted_file"}]
+    sent = (each for each in result.items or () if each.media_type != UNKNOWN_MEDIA_TYPE)
+    given = [each for each in sent if each.type in {"data", "uri", "hosted_file"}]
     parts = [part for content in given if (part := _convert_content(content)) is not None]
     return [{"type": "text", "text": f"This came with the result of {result.call_id}:"}, *parts] if parts else []
 
@@ -229,6 +232,8 @@ def _text_of(contents: Iterable[Content]) -> str:
 def _to_plain(value: Any) -> Any:
     if isinstance(value, Content):
         return value.to_dict()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
     dump = getattr(value, "model_dump", None)
     return cast("Any", dump)(mode="json") if callable(dump) else str(value)
 
