@@ -8,6 +8,7 @@ AgentFrameworkException
 ├── ChatClientException                           a model could not be called
 │   ├── ChatClientInvalidAuthException            the provider refused the credentials
 │   ├── ChatClientInvalidRequestException         the provider refused the request; a retry fails too
+│   │   └── ChatClientContextLengthException      the conversation is too long for the model
 │   └── ChatClientInvalidResponseException        the provider's response can't be read
 ├── ToolException                                 a tool could not be called
 │   ├── ToolExecutionException                    the tool failed
@@ -132,6 +133,10 @@ class ChatClientInvalidAuthException(ChatClientException):
 
 class ChatClientInvalidRequestException(ChatClientException):
     """The provider refused the request. A retry with the same request fails too."""
+
+
+class ChatClientContextLengthException(ChatClientInvalidRequestException):
+    """The conversation is too long for the model, also after compaction."""
 
 
 class ChatClientInvalidResponseException(ChatClientException):

@@ -5,10 +5,16 @@ from perdure.agents.agent import Agent, BaseAgent, SupportsAgentRun, resolve_age
 from perdure.agents.client.base import (
     BaseChatClient,
     ChatTelemetryLayer,
-    CompactionStrategy,
     OptionsT,
     SupportsChatGetResponse,
     prepend_instructions_to_messages,
+)
+from perdure.agents.client.compaction import (
+    CompactionStrategy,
+    SlidingWindowStrategy,
+    SummarizationStrategy,
+    TokenBudgetComposedStrategy,
+    TruncationStrategy,
 )
 from perdure.agents.client.middleware import (
     AgentContext,

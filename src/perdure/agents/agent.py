@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from perdure.agents.agent_run import AgentStream
-    from perdure.agents.client.base import CompactionStrategy, SupportsChatGetResponse
+    from perdure.agents.client.base import SupportsChatGetResponse
+    from perdure.agents.client.compaction import CompactionStrategy
     from perdure.agents.client.middleware import MiddlewareTypes
     from perdure.agents.client.tokens import TokenizerProtocol
     from perdure.agents.messages.message import AgentRunInputs

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
+from contextlib import aclosing
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -14,20 +15,27 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, cast, runtim
 
 from typing_extensions import TypeVar, Unpack
 
+from perdure.agents.client.compaction import TruncationStrategy, included, is_too_long
 from perdure.agents.client.options import ChatOptions, check_options, validate_chat_options
-from perdure.agents.client.streaming import chat_stream
+from perdure.agents.client.streaming import chat_stream, stream_updates
 from perdure.agents.client.tokens import TOKEN_RESOURCES, TokenCounter
 from perdure.agents.messages.message import Message, normalize_messages
 from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate, declare_format
 from perdure.agents.turn.recording import current_turn, record_stream
-from perdure.errors import ChatClientInvalidResponseException, MiddlewareException
+from perdure.errors import (
+    ChatClientContextLengthException,
+    ChatClientInvalidRequestException,
+    ChatClientInvalidResponseException,
+    MiddlewareException,
+)
 from perdure.streams import ResponseStream
 from perdure.tracing import begin, current, traced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from perdure.agents.agent import Agent, AgentSettings
+    from perdure.agents.client.compaction import CompactionStrategy
     from perdure.agents.client.streaming import ChatStream
     from perdure.agents.client.tokens import MissingUsage, TokenizerProtocol
     from perdure.agents.messages.responses import ResponseFormat
@@ -67,15 +75,28 @@ class ModelRequest:
     kwargs: Mapping[str, Any]
     compaction: CompactionStrategy | None
 
-    async def compacted_messages(self) -> Sequence[Message]:
-        """Return the messages that the model is shown."""
+    async def compacted_messages(self, *, is_too_long: bool = False) -> Sequence[Message]:
+        """Return the messages that the model is shown. If the strategy has left too many, keep the newer half."""
         if self.compaction is None:
             return self.messages
         copies = [copy(message) for message in self.messages]
         for each in copies:
             each.contents, each.additional_properties = list(each.contents), dict(each.additional_properties)
         await self.compaction(copies)
-        return [message for message in copies if not message.additional_properties.get(EXCLUDED)]
+        if is_too_long:
+            number = len(included(copies))
+            await TruncationStrategy(max_n=max(1, number // 2), compact_to=max(1, number // 2))(copies)
+        return included(copies)
+
+    def require_shorter(self, error: ChatClientInvalidRequestException, *, is_repeated: bool) -> None:
+        """Raise the error, unless the conversation was too long and can be compacted once more."""
+        if not is_too_long(error):
+            raise error
+        if self.compaction is None or is_repeated:
+            raise ChatClientContextLengthException(
+                "the conversation is too long for the model; give the agent a compaction_strategy that keeps less, "
+                f"such as TokenBudgetComposedStrategy, and continue. The provider {error}"
+            ) from error
 
 
 class ChatLayer(Generic[OptionsT]):
@@ -93,22 +114,6 @@ class ChatLayer(Generic[OptionsT]):
     def _perdure_ask_stream(self, request: ModelRequest) -> ChatStream:
         """Send the request and stream the response."""
         raise NotImplementedError
-
-
-EXCLUDED = "_excluded"
-"""Key in `additional_properties` by which a strategy hides a message from the model."""
-
-
-@runtime_checkable
-class CompactionStrategy(Protocol):
-    """Shorten a conversation before a model sees it."""
-
-    async def __call__(self, messages: list[Message]) -> bool:
-        """Change the list or mark messages as excluded. Returns True if anything changed.
-
-        The messages are copies: the history keeps the originals.
-        """
-        ...
 
 
 class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
@@ -183,22 +188,45 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
         return ask_model(turn, partial(self._perdure_ask, request), response_format, counter)
 
     async def _perdure_ask(self, request: ModelRequest) -> ChatResponse[Any]:
-        messages = await request.compacted_messages()
-        given: object = self._inner_get_response(
-            messages=messages, stream=False, options=request.options, **request.kwargs
-        )
-        found = await cast("Awaitable[object]", given) if isinstance(given, Awaitable) else given
-        return require_response(found, type(self).__name__)
+        async def ask(messages: Sequence[Message]) -> ChatResponse[Any]:
+            given: object = self._inner_get_response(
+                messages=messages, stream=False, options=request.options, **request.kwargs
+            )
+            found = await cast("Awaitable[object]", given) if isinstance(given, Awaitable) else given
+            return require_response(found, type(self).__name__)
+
+        try:
+            return await ask(await request.compacted_messages())
+        except ChatClientInvalidRequestException as error:
+            request.require_shorter(error, is_repeated=False)
+        try:
+            return await ask(await request.compacted_messages(is_too_long=True))
+        except ChatClientInvalidRequestException as error:
+            request.require_shorter(error, is_repeated=True)
+            raise
 
     def _perdure_ask_stream(self, request: ModelRequest) -> ChatStream:
-        def start(messages: Sequence[Message]) -> object:
-            return self._inner_get_response(messages=messages, stream=True, options=request.options, **request.kwargs)
+        response_format, final = request.options.get("response_format"), list[ChatResponse[Any]]()
 
-        async def start_compacted() -> object:
-            return start(await request.compacted_messages())
+        def start(messages: Sequence[Message]) -> ChatStream:
+            given = self._inner_get_response(messages=messages, stream=True, options=request.options, **request.kwargs)
+            return chat_stream(given, response_format)
 
-        given = start(request.messages) if request.compaction is None else start_compacted()
-        return chat_stream(given, request.options.get("response_format"))
+        async def updates() -> AsyncGenerator[ChatResponseUpdate]:
+            has_begun = is_repeated = False
+            while not final:
+                try:
+                    async with aclosing(start(await request.compacted_messages(is_too_long=is_repeated))) as stream:
+                        async for update in stream:
+                            has_begun = True
+                            yield update
+                        final.append(await stream.get_final_response())
+                except ChatClientInvalidRequestException as error:
+                    request.require_shorter(error, is_repeated=has_begun or is_repeated)
+                    is_repeated = True
+
+        rebuild = partial(ChatResponse[Any].from_updates, output_format_type=response_format)
+        return stream_updates(updates(), final=lambda: final[0], rebuild=rebuild)
 
     async def _validate_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options if a model can accept them. Raises ValueError."""

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
 
     from perdure.agents.agent import SupportsAgentRun
-    from perdure.agents.client.base import CompactionStrategy, SupportsChatGetResponse
+    from perdure.agents.client.base import SupportsChatGetResponse
+    from perdure.agents.client.compaction import CompactionStrategy
     from perdure.agents.client.streaming import ChatStream
     from perdure.agents.client.tokens import TokenizerProtocol
     from perdure.agents.messages.message import Message

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from typing_extensions import TypedDict, Unpack, override
 
-from perdure.agents.client.base import EXCLUDED
+from perdure.agents.client.compaction import EXCLUDED
 from perdure.agents.client.middleware import ChatMiddleware, categorize_middleware
 from perdure.agents.messages.message import ATTRIBUTION, Message
 from perdure.agents.messages.responses import AgentResponse
