@@ -251,3 +251,13 @@ async def test_missing_token_counts_can_be_left_out_or_stop_the_run(storage: Any
 async def test_without_a_token_budget_missing_counts_are_no_warning() -> None:
     result = await lone(talkative(Model(), 1)).run("hi", budget={"usd": 1})
     assert (warnings_in(result), result.get_spent()) == ([], {})
+
+
+async def test_the_usage_of_all_agents_is_on_the_result(storage: Any) -> None:
+    first, second = agent("first", Model(tokens=10)), agent("second", Model(tokens=5))
+    builder = WorkflowBuilder(name="w", start_executor=first, output_from=[second], checkpoint_storage=storage)
+    workflow = builder.add_edge(first, second).build()
+    assert (await workflow.run("hi")).usage_details == {"total_token_count": 15}
+    stream = workflow.run("ho", stream=True)
+    assert (await stream.get_final_response()).usage_details == {"total_token_count": 30}
+    assert (await lone(talkative(Model(), 1)).run("hi")).usage_details == {}

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
 
-    from perdure.agents import ContextProvider
+    from perdure.agents import ContextProvider, UsageDetails
     from perdure.clock import Clock
     from perdure.engine import Events, LoadedRun
     from perdure.graph import EdgeGroup, Executor, Graph
@@ -103,6 +103,13 @@ class WorkflowRunResult(list[WorkflowEvent[Any]]):
             if event.type == "superstep_completed" and event.data:
                 return dict(event.data)
         return {}
+
+    @property
+    def usage_details(self) -> UsageDetails:
+        """Return the tokens that the run has used so far, of all its agents; empty if this call has used none."""
+        spent = self.get_spent()
+        kinds = [kind for kind in ("input", "output", "total") if f"{kind}_tokens" in spent]
+        return cast("UsageDetails", {f"{kind}_token_count": int(spent[f"{kind}_tokens"]) for kind in kinds})
 
     def get_final_state(self) -> WorkflowRunState:
         """Return the last status. Raises RuntimeError if there was none."""
