@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -174,3 +178,16 @@ async def test_a_summary_is_recorded_and_not_made_again_after_a_failure(storage:
     result = await build().run(run_id="r")
     assert result.get_outputs() == ["Summary of the conversation before:\nshort"]
     assert len(writer.shown) == 1
+
+
+def test_a_killed_process_does_not_summarize_again(tmp_path: Path) -> None:
+    program = Path(__file__).with_name("summary_program.py")
+
+    def live(how: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(program), str(tmp_path), how]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert live("killed").returncode == -signal.SIGKILL
+    resumed = live("resumed")
+    assert resumed.stdout.strip() == "Summary of the conversation before:\na summary", resumed.stderr
+    assert (tmp_path / "summaries").read_text() == "made\n"
