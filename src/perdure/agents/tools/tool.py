@@ -325,7 +325,7 @@ class FunctionTool:
     def parse_result(result: Any) -> list[Content]:
         """Convert any value to contents: texts and contents stay, bytes become data, everything else JSON."""
         if isinstance(result, bytes | bytearray | memoryview):
-            return _from_bytes(bytes(result))
+            return _from_bytes(bytes(cast("bytes", result)))
         several = cast("Sequence[Any]", result) if isinstance(result, list | tuple) else ()
         if any(isinstance(each, Content) for each in several):
             return [each if isinstance(each, Content) else _as_text(each) for each in several]
