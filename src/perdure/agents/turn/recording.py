@@ -138,7 +138,7 @@ class _NoMarkError(Exception):
     """Fails a step, so that it leaves no record."""
 
 
-async def has_failed_here(activation: ActivationPort | None, key: str) -> bool:
+async def has_failed_here(activation: ActivationRecorder | None, key: str) -> bool:
     """Return True if an earlier attempt has failed here; otherwise leave a mark for the next one.
 
     Call it before raising an error that follows from recorded calls. They come back in each attempt, so without the
