@@ -1,9 +1,10 @@
 """Suspension: stop a handler that waits, and re-enter it from the top when the wait is over.
 
 A coroutine can't be stored. So the handler's task is cancelled, the superstep commits without it, and its next entry
-gets the recorded results of its steps. A wait in the handler's own task suspends it at once. While waits happen in
-subtasks, other subtasks may still make progress: then the handler is suspended after a grace period in which no
-recorded work was in flight. Unrecorded work that this cuts off is repeated by the next entry.
+gets the recorded results of its steps. A wait in the handler's own task suspends it at once, unless a subtask that has
+done recorded work still runs. In that case, and while waits happen in subtasks, other code may still make progress: the
+handler is suspended after a grace period in which no recorded work was in flight. Unrecorded work that this cuts off is
+repeated by the next entry.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from perdure.kernel import Moment
 
 _GRACE_SECONDS = 0.25
+"""A shorter period would cut off more unrecorded work; a longer one would delay the commit of the superstep."""
 
 
 @runtime_checkable
@@ -79,7 +81,7 @@ class Suspender:
         for waiter in self._waits:
             waiter.cancel()
         if isinstance(error, asyncio.CancelledError):
-            return self._is_own_cancellation(error, task)
+            return self._settle_cancellation(error, task)
         went_on = self.waits_for is not None
         if went_on:
             self.waits_for = None
@@ -93,7 +95,8 @@ class Suspender:
             )
         return False
 
-    def _is_own_cancellation(self, error: asyncio.CancelledError, task: asyncio.Task[Any]) -> bool:
+    def _settle_cancellation(self, error: asyncio.CancelledError, task: asyncio.Task[Any]) -> bool:
+        """Take back our own cancellation. Return whether it was the only one."""
         if self.waits_for is not None:
             task.uncancel()
         # Somebody else may have cancelled the task at the same time. That cancellation must not be swallowed.
@@ -107,7 +110,7 @@ class Suspender:
         return True
 
     def note_subtask(self, task: asyncio.Task[Any], *, is_of_function: bool) -> None:
-        """Remember a task of the handler that does recorded work. A functional workflow ends its tasks with itself."""
+        """Remember a task of the handler that does recorded work. Those of a function can be cancelled with it."""
         self._subtasks.add(task)
         if is_of_function:
             self._dependent.add(task)
@@ -129,7 +132,7 @@ class Suspender:
 
     @contextmanager
     def waiting_in(self, steps: Sequence[object]) -> Generator[None]:
-        """Let the handler be suspended though these steps are in flight: they wait, and are started again."""
+        """Do not count these steps as work: they only wait, and the next entry restarts them."""
         # Several things may wait in one step.
         self._waiting_steps = self._waiting_steps + Counter(map(id, steps))
         try:
@@ -148,7 +151,7 @@ class Suspender:
         assert task is not None, "a coroutine is awaited in a task"
         self._waits[waiter] = (wait, task)
         try:
-            if is_in_own_task and self._may_suspend and all(task.done() for task in self._subtasks):
+            if is_in_own_task and self._may_suspend and all(each.done() for each in self._subtasks):
                 self._suspend()
             else:
                 self.restart_grace()
@@ -175,6 +178,7 @@ class Suspender:
 
     @property
     def _may_suspend(self) -> bool:
+        # Every step in flight only waits.
         is_quiet = self._in_flight == len(self._waiting_steps)
         return bool(self._waits) and is_quiet and self.task is not None and self.waits_for is None
 

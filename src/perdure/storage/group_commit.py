@@ -1,4 +1,4 @@
-"""Group commit: write everything that waits in one job, one transaction and one fsync."""
+"""Group commit: write everything that waits in one job. The SQL stores do it in one transaction with one fsync."""
 
 from __future__ import annotations
 
