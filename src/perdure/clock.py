@@ -54,6 +54,30 @@ class SystemClock:
         await asyncio.sleep(self._grace_seconds)
 
 
+class DefaultClock:
+    """The clock of a storage that was given none: the machine's, or the one that the first workflow on it brings."""
+
+    def __init__(self) -> None:
+        self.chosen: Clock = SystemClock()
+
+    def now(self) -> datetime:
+        """Return the time of the chosen clock."""
+        return self.chosen.now()
+
+    def new_id(self) -> str:
+        """Return a new id of the chosen clock."""
+        return self.chosen.new_id()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait by the chosen clock."""
+        await self.chosen.sleep(seconds)
+
+
+def is_same_time(one: Clock, other: Clock) -> bool:
+    """Return True if two clocks always agree: they are one object, or both are the machine's."""
+    return one is other or (isinstance(one, SystemClock) and isinstance(other, SystemClock))
+
+
 def now(clock: Clock) -> str:
     """Return the present moment."""
     return clock.now().astimezone(UTC).isoformat()

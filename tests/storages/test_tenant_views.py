@@ -50,7 +50,8 @@ async def test_runs_of_one_id_go_their_own_ways(storage: StoreStorage, tmp_path:
 
 async def test_a_tenant_sees_nothing_of_others(storage: StoreStorage) -> None:
     ada, bob = storage.tenant("ada"), storage.tenant("bob")
-    workflow = waiting_program.build(ada, ManualClock())
+    clock = ManualClock()
+    workflow = waiting_program.build(ada, clock)
     await workflow.run("run", run_id="run", wait_for_timers=False)
     for other in (bob, storage):
         assert await other.list_checkpoints() == []
@@ -66,7 +67,8 @@ async def test_a_tenant_sees_nothing_of_others(storage: StoreStorage) -> None:
         assert await other.collect() == 0
     assert [request.request_id for request in await ada.requests()] == ["consent to run"]
     await ada.respond("run", {"consent to run": {"given": True}})
-    result = await waiting_program.build(ada, ManualClock(skips=True)).run(run_id="run")
+    clock.skips = True
+    result = await waiting_program.build(ada, clock).run(run_id="run")
     assert "consent to run: True " in result.get_outputs()
 
 

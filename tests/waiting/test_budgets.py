@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from perdure import Workflow
 
+CLOCK = ManualClock(skips=True)
+
 
 def looping(storage: Any, *, rounds: int, entered: list[int] | None = None, usd: float = 0) -> Workflow:
     """Sends itself numbers, and spends something for each."""
@@ -33,7 +35,7 @@ def looping(storage: Any, *, rounds: int, entered: list[int] | None = None, usd:
 
     one = node("node", do)
     return (
-        WorkflowBuilder(name="w", start_executor=one, checkpoint_storage=storage, clock=ManualClock(skips=True))
+        WorkflowBuilder(name="w", start_executor=one, checkpoint_storage=storage, clock=CLOCK)
         .add_edge(one, one)
         .build()
     )

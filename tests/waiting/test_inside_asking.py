@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tests.waiting.scenes import Storage
     from tests.workflow.nodes import Context
 
+CLOCK = ManualClock()
+
 
 class Payment:
     """A step that does not come back in its first life."""
@@ -36,7 +38,7 @@ class Payment:
 
     async def cut_off(self, storage: Storage, *, levels: int) -> None:
         """The first life."""
-        running = asyncio.ensure_future(nested(self, ManualClock(), storage, levels=levels).run("go", run_id=RUN_ID))
+        running = asyncio.ensure_future(nested(self, CLOCK, storage, levels=levels).run("go", run_id=RUN_ID))
         await self.begun.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -53,7 +55,7 @@ async def test_what_a_step_inside_asks_is_a_request_of_the_run_and_its_answer_fi
 ) -> None:
     payment = Payment()
     await payment.cut_off(storage, levels=levels)
-    result = await nested(payment, ManualClock(), storage, levels=levels).run(run_id=RUN_ID)
+    result = await nested(payment, CLOCK, storage, levels=levels).run(run_id=RUN_ID)
     assert ended(result) is WorkflowRunState.IDLE_WITH_PENDING_REQUESTS
     (question,) = result.get_request_info_events()
     assert isinstance(question.data, InterruptedStep)
@@ -61,7 +63,7 @@ async def test_what_a_step_inside_asks_is_a_request_of_the_run_and_its_answer_fi
     (listed,) = await storage.requests(RUN_ID)
     assert listed.request_id == question.request_id
     await storage.respond(RUN_ID, {listed.request_id: decision})
-    result = await nested(payment, ManualClock(), storage, levels=levels).run(run_id=RUN_ID)
+    result = await nested(payment, CLOCK, storage, levels=levels).run(run_id=RUN_ID)
     assert (ended(result), result.get_outputs(), payment.calls) == (WorkflowRunState.IDLE, outputs, calls)
 
 
@@ -81,15 +83,15 @@ async def test_a_question_that_nobody_inside_waits_for_any_more_is_closed(storag
         except StepUnsettledError:
             await ctx.yield_output("given up")
 
-    running = asyncio.ensure_future(nested(do, ManualClock(), storage, levels=levels).run("go", run_id=RUN_ID))
+    running = asyncio.ensure_future(nested(do, CLOCK, storage, levels=levels).run("go", run_id=RUN_ID))
     await stuck.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    await nested(do, ManualClock(), storage, levels=levels).run(run_id=RUN_ID)
+    await nested(do, CLOCK, storage, levels=levels).run(run_id=RUN_ID)
     questions = {question.data.name: question.request_id for question in await storage.requests(RUN_ID)}
     assert sorted(questions) == ["one", "two"]
     await storage.respond(RUN_ID, {questions["one"]: StepDecision("fail")})
-    result = await nested(do, ManualClock(), storage, levels=levels).run(run_id=RUN_ID)
+    result = await nested(do, CLOCK, storage, levels=levels).run(run_id=RUN_ID)
     assert (ended(result), result.get_outputs()) == (WorkflowRunState.IDLE, ["given up"])
     assert list(await storage.requests(RUN_ID)) == []

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tests.waiting.scenes import Storage
     from tests.workflow.nodes import Doing
 
+CLOCK = ManualClock()
+
 
 class Countdown:
     """Counts to nought inside of sub-workflows, and spends something for each number."""
@@ -43,7 +45,7 @@ class Countdown:
         """Three of them at once, and others."""
         start = passing("start")
         others = [node(f"n{number}", do) for number, do in enumerate(beside)]
-        builder = WorkflowBuilder(name="w", start_executor=start, checkpoint_storage=storage, clock=ManualClock())
+        builder = WorkflowBuilder(name="w", start_executor=start, checkpoint_storage=storage, clock=CLOCK)
         return builder.add_fan_out_edges(start, [*others, *(self.sub(name) for name in "abc")]).build()
 
 
@@ -84,7 +86,7 @@ async def test_what_an_executor_beside_them_has_spent_is_not_left_to_them(storag
 
 async def test_the_messages_of_one_superstep_share_what_is_left(storage: Storage) -> None:
     countdown, start = Countdown(), sending("start", 5, 5)
-    builder = WorkflowBuilder(name="w", start_executor=start, checkpoint_storage=storage, clock=ManualClock())
+    builder = WorkflowBuilder(name="w", start_executor=start, checkpoint_storage=storage, clock=CLOCK)
     with pytest.raises(BudgetExceededError):
         await builder.add_edge(start, countdown.sub("a")).build().run("go", budget={"activations": 3 + 8})
     assert countdown.entered == 8

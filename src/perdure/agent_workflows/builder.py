@@ -145,7 +145,7 @@ class AgentWorkflowBuilder:
         """Keep definitions and checkpoints in a storage, or in the one of a URL.
 
         The storage of a URL keeps the latest checkpoint of each execution, unless `retention` is given. A storage
-        object has its own retention. Both have their own clock. A storage of your own class keeps no definitions.
+        object has its own retention. Executions use its clock. A storage of your own class keeps no definitions.
         """
         try:
             self._parts.storage = open_store(storage, retention)

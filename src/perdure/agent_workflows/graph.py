@@ -293,8 +293,8 @@ class Parts:
 
     @cached_property
     def active_clock(self) -> Clock:
-        """Return the given clock, or the system's."""
-        return self.clock or SystemClock()
+        """Return the given clock, or the storage's, or the system's."""
+        return self.clock or getattr(self.storage, "clock", None) or SystemClock()
 
     @cached_property
     def stopping(self) -> frozenset[str]:
@@ -326,7 +326,7 @@ class Parts:
             self.plan,
             conversations=None if self.definition.conversation.kind == "none" else conversations,
             gives=gives,
-            clock=self.clock,
+            clock=self.active_clock,
             name=self.name,
             on_begin=self.save_definition,
             origins=None if storage is None else partial(origins_of, storage),

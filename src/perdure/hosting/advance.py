@@ -307,7 +307,8 @@ class Catalog:
     def add(self, factory: Factory, *, name: str | None) -> None:
         """Register a factory after building its workflow twice to check it.
 
-        Raises TypeError if it builds no workflow, ValueError if its workflows share executors or the name is taken.
+        Raises TypeError if it builds no workflow, ValueError if its workflows share executors, the name is taken, or
+        the workflow has another clock than the storage.
         """
         if not callable(factory):
             raise TypeError(f"a factory must be a function that builds a workflow, not {factory!r}")
@@ -332,7 +333,8 @@ class Catalog:
             raise TypeError(
                 f"{factory!r} returned a {type(made).__name__}, not a Workflow; return WorkflowBuilder(...).build()"
             )
-        return _with_own_executors(replace(made.graph, name=name or made.name), self._storage.clock)
+        clock = made.blueprint_on(self._storage).clock
+        return _with_own_executors(replace(made.graph, name=name or made.name), clock)
 
 
 def _with_own_executors(graph: Graph, clock: Clock) -> Workflow:

@@ -1,6 +1,6 @@
 """Storage of runs: the public storages, the storage port, and the stores that ship with perdure."""
 
-from perdure.storage.binding import Binding, bind, given_storage, open_storage
+from perdure.storage.binding import Binding, bind, clock_on, given_storage, open_storage
 from perdure.storage.checkpoint_storage import CheckpointID, CheckpointStorage
 from perdure.storage.disk import Disk, Stamp
 from perdure.storage.file import FileStore
@@ -60,6 +60,7 @@ __all__ = [
     "Sync",
     "TenantStore",
     "bind",
+    "clock_on",
     "committed_events",
     "given_storage",
     "is_host_store",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote
 
 from perdure.checkpoint import Source, StoredCheckpoint
+from perdure.clock import DefaultClock, SystemClock, is_same_time
 from perdure.codec import Codec, CodedValues, SizeLimits
 from perdure.errors import WorkflowCheckpointException
 from perdure.storage.checkpoint_storage import CheckpointStorage
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.checkpoint import WorkflowCheckpoint
+    from perdure.clock import Clock
     from perdure.codec import Trust
     from perdure.records import Retention
     from perdure.storage.port import Durability, Store
@@ -70,6 +72,25 @@ class Binding:
 def given_storage(given: CheckpointStorage | str | None) -> CheckpointStorage | None:
     """Return a storage that was given as an object or as a URL."""
     return open_storage(given) if isinstance(given, str) else given
+
+
+def clock_on(storage: object, own: Clock | None) -> Clock | None:
+    """Return the clock of a run: that of its storage. Raises ValueError if its workflow has another.
+
+    A storage that was given no clock takes that of the first workflow that has one.
+    """
+    theirs = storage.clock if isinstance(storage, StoreStorage) else None
+    if isinstance(theirs, DefaultClock):
+        if own is not None and isinstance(theirs.chosen, SystemClock):
+            theirs.chosen = own
+        theirs = theirs.chosen
+    if own is None or theirs is None or is_same_time(own, theirs):
+        return own or theirs
+    raise ValueError(
+        f"the workflow has a {type(own).__name__} and its {type(storage).__name__} another clock, a "
+        f"{type(theirs).__name__}, so times would not fit together; give the clock to the storage alone, as in "
+        f"{type(storage).__name__}(..., clock=clock): runs and hosts on it use it"
+    )
 
 
 def bind(storage: object, *, workflow_name: str, trust: Trust, is_lenient: bool = False) -> Binding:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 from typing_extensions import Unpack
 
 from perdure.checkpoint import EventReader, Source, StoredCheckpoint, WorkflowCheckpoint, is_settled, origin_of
-from perdure.clock import Clock, SystemClock
+from perdure.clock import Clock, DefaultClock
 from perdure.codec import DEFAULT_SIZE_LIMITS, NO_SIZE_LIMITS, Codec, SizeLimits, Trust
 from perdure.errors import (
     BlobDamagedError,
@@ -79,7 +79,7 @@ class StoreStorage(RequestQueue):
         super().__init__(
             store,
             lambda: Codec(self.trust, allow_pickle=self.allow_pickle, size_limits=self.size_limits),
-            clock or SystemClock(),
+            clock or DefaultClock(),
         )
         self.size_limits = size_limits or NO_SIZE_LIMITS
         self.allow_pickle = allow_pickle
@@ -251,7 +251,8 @@ class InMemoryCheckpointStorage(StoreStorage):
     """A storage in memory, for tests. It uses the same codec as the others: what works here works on disk."""
 
     def __init__(self, *, retention: Retention | None = None, **options: Unpack[StorageOptions]) -> None:
-        super().__init__(MemoryStore(retention=retention, clock=options.get("clock")), **options)
+        clock = options["clock"] = options.get("clock") or DefaultClock()
+        super().__init__(MemoryStore(retention=retention, clock=clock), **options)
 
 
 class FileCheckpointStorage(StoreStorage):
@@ -270,10 +271,11 @@ class FileCheckpointStorage(StoreStorage):
         durability: Durability = "commit",
         **options: Unpack[StorageOptions],
     ) -> None:
+        clock = options["clock"] = options.get("clock") or DefaultClock()
         store = FileStore(
             storage_path,
             retention=retention,
-            clock=options.get("clock"),
+            clock=clock,
             lease_seconds=lease_seconds,
             durability=durability,
         )
@@ -296,9 +298,8 @@ class SqliteCheckpointStorage(StoreStorage):
         durability: Durability = "commit",
         **options: Unpack[StorageOptions],
     ) -> None:
-        store = SqliteStore(
-            path, retention=retention, clock=options.get("clock"), lease_seconds=lease_seconds, durability=durability
-        )
+        clock = options["clock"] = options.get("clock") or DefaultClock()
+        store = SqliteStore(path, retention=retention, clock=clock, lease_seconds=lease_seconds, durability=durability)
         super().__init__(store, **options)
         self.path: Path = store.path
 
@@ -322,11 +323,12 @@ class PostgresCheckpointStorage(StoreStorage):
         durability: Durability = "commit",
         **options: Unpack[StorageOptions],
     ) -> None:
+        clock = options["clock"] = options.get("clock") or DefaultClock()
         store = PostgresStore(
             dsn,
             schema=schema,
             retention=retention,
-            clock=options.get("clock"),
+            clock=clock,
             lease_seconds=lease_seconds,
             pool_size=pool_size,
             durability=durability,

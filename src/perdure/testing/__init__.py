@@ -3,7 +3,7 @@
 | module | contents |
 |---|---|
 | `ScriptedChatClient` | a model that follows a script: no provider, no key |
-| `perdure.testing.clock` | a clock that tests set, or that skips waits |
+| `perdure.testing.clock` | a clock that tests set, or that skips waits: give it to the storage |
 | `perdure.testing.resume` | kill real processes that run your workflow, and check six properties |
 | `perdure.testing.crash` | fail a store at each of its calls, in one process |
 | `perdure.testing.stores` | the conformance suite for a store, to subclass in pytest |

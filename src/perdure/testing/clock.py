@@ -13,13 +13,13 @@ _GRACE_SECONDS = 0.01
 class ManualClock:
     """A clock that stands still until `advance` is called. Its ids are numbers.
 
-    With `skips`, a sleep moves the clock instead of waiting.
+    With `skips`, which may be set later, a sleep moves the clock instead of waiting.
     """
 
     def __init__(self, *, skips: bool = False) -> None:
         self._now = datetime(2024, 1, 1, tzinfo=UTC)
         self._ids = 0
-        self._skips = skips
+        self.skips = skips
         self._sleepers: list[tuple[datetime, asyncio.Future[None]]] = []
 
     def now(self) -> datetime:
@@ -41,7 +41,7 @@ class ManualClock:
     async def sleep(self, seconds: float) -> None:
         """Wait until the clock has moved this far."""
         due = self._now + timedelta(seconds=seconds)
-        if self._skips:
+        if self.skips:
             self.advance(max(due - self._now, timedelta()))
         if due <= self._now:
             await asyncio.sleep(0)

@@ -470,7 +470,7 @@ class Run:
     def _binding(self) -> Binding:
         if self._storage is None:
             raise WorkflowException("this needs checkpoints; give checkpoint_storage here or to WorkflowBuilder")
-        return self._workflow.blueprint.bound(self._storage)
+        return self._workflow.blueprint_on(self._storage).bound(self._storage)
 
     def _require_live(self) -> None:
         """Raise RunError if this handle's run was cancelled, or the workflow instance holds another run."""

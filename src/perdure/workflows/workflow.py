@@ -7,12 +7,13 @@ import logging
 import math
 import weakref
 from asyncio import CancelledError
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 
 from typing_extensions import TypedDict, Unpack
 
-from perdure.clock import SystemClock, moment_of
+from perdure.clock import SystemClock, is_same_time, moment_of
 from perdure.engine import (
     ABSENT,
     FRAMEWORK,
@@ -28,7 +29,7 @@ from perdure.engine import (
 from perdure.errors import RunError, RunUnfinishedError, WorkflowException
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
 from perdure.graph import WorkflowMessage, private_scope
-from perdure.storage import given_storage
+from perdure.storage import clock_on, given_storage
 from perdure.streams import ResponseStream, without_discarded
 
 if TYPE_CHECKING:
@@ -133,11 +134,12 @@ class Workflow:
         self, graph: Graph, *, checkpoint_storage: CheckpointStorage | str | None = None, clock: Clock | None = None
     ) -> None:
         self.graph = graph
+        self._clock = clock
         self.blueprint = Blueprint(graph, clock or SystemClock())
         self.checkpoint_storage = given_storage(checkpoint_storage)
         if self.checkpoint_storage is not None:
             # The storage learns the workflow's trusted types, so that checkpoints can be read before it runs.
-            self.blueprint.bound(self.checkpoint_storage)
+            self.blueprint_on(self.checkpoint_storage).bound(self.checkpoint_storage)
         self.name = graph.name
         self.description = graph.description
         self.id = self.blueprint.clock.new_id()
@@ -150,6 +152,13 @@ class Workflow:
         self._changes = ChangeDetector()
         self._session: Session | None = None
         self._active: weakref.ref[ResponseStream[Any, Any]] | None = None
+
+    def blueprint_on(self, storage: object) -> Blueprint:
+        """Return the blueprint for runs on a storage, with its clock. Raises ValueError if the workflow has another."""
+        clock = clock_on(storage, self._clock)
+        if clock is not None and not is_same_time(clock, self.blueprint.clock):
+            self.blueprint = replace(self.blueprint, clock=clock)
+        return self.blueprint
 
     @property
     def status(self) -> WorkflowRunState:
@@ -293,16 +302,18 @@ class Workflow:
             raise ValueError("give a message or a checkpoint_id, not both: resume first, then send the message")
         if checkpoint_id is not None and run_id is not None:
             raise ValueError("give a checkpoint_id or a run_id, not both: a checkpoint knows its run")
+        storage = self.checkpoint_storage if checkpoint_storage is None else given_storage(checkpoint_storage)
+        clock = self.blueprint_on(storage).clock
         return Call(
             message=message,
             responses=responses,
             checkpoint_id=checkpoint_id,
             run_id=run_id,
-            storage=self.checkpoint_storage if checkpoint_storage is None else given_storage(checkpoint_storage),
+            storage=storage,
             kwargs={"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs},
             streaming=streaming,
             takeover=takeover,
-            deadline=None if deadline is None else moment_of(self.blueprint.clock, deadline, "the deadline of a run"),
+            deadline=None if deadline is None else moment_of(clock, deadline, "the deadline of a run"),
             budget=None if budget is None else check_budget(budget),
             waits=wait_for_timers,
             emit_open_requests=bool(responses),
@@ -321,7 +332,7 @@ class Workflow:
                 f"workflow {self.name!r} is already running: read its stream to the end, drop it, or use another "
                 "instance; each concurrent run needs its own"
             )
-        session = Session(self.blueprint, call, self.loaded_run, self._changes)
+        session = Session(self.blueprint_on(call.storage), call, self.loaded_run, self._changes)
         stream: ResponseStream[WorkflowEvent[Any], WorkflowRunResult] = ResponseStream.of_batches(
             self._events(call, session),
             finalizer=partial(WorkflowRunResult.of, include_status_events=include_status_events),
@@ -394,7 +405,7 @@ class Workflow:
 
     def copy(self) -> Workflow:
         """Return another instance of the same definition, without a run."""
-        return Workflow(self.graph, checkpoint_storage=self.checkpoint_storage, clock=self.blueprint.clock)
+        return Workflow(self.graph, checkpoint_storage=self.checkpoint_storage, clock=self._clock)
 
     def twin(self) -> Self:
         """Call `copy`. Former name."""

@@ -170,7 +170,7 @@ class AgentCall:
         )
 
     def _builder(self) -> ResponseBuilder:
-        clock = self.workflow.blueprint.clock
+        clock = self.workflow.blueprint_on(self.storage).clock
         return ResponseBuilder(self.agent.name, clock.new_id(), clock)
 
     def _count(self, outcome: Outcome) -> None:

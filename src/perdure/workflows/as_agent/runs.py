@@ -252,7 +252,7 @@ class Conversation:
         return hashlib.blake2b(f"{self._position.agent}\0{seed}".encode(), digest_size=16).hexdigest()
 
     def _new_id(self) -> str:
-        return self._workflow.blueprint.clock.new_id()
+        return self._workflow.blueprint_on(self._storage).clock.new_id()
 
     def _start_at(self, run_id: str) -> None:
         position = self._position
@@ -267,7 +267,7 @@ class Conversation:
             if own is None and known is not None and known.loaded_run is not None:
                 own = self._workflow.loaded_run = known.loaded_run
             return own
-        binding = self._workflow.blueprint.bound(self._storage)
+        binding = self._workflow.blueprint_on(self._storage).bound(self._storage)
         record = await binding.store.run(run_id)
         if record is None:
             # A run that had no storage continues in this one.
@@ -301,7 +301,8 @@ class Conversation:
         if self._storage is None:
             return None
         try:
-            return f"turn {turn}: {input_digest(self._workflow.blueprint.bound(self._storage), list(said))}"
+            binding = self._workflow.blueprint_on(self._storage).bound(self._storage)
+            return f"turn {turn}: {input_digest(binding, list(said))}"
         except EncodeError:
             return None
 
