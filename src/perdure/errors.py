@@ -71,7 +71,7 @@ Former names still work: ClaimLostError (LeaseLostError), PartDamagedError (Blob
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -507,28 +507,24 @@ class RunExportedError(RunError):
         )
 
 
-class _RunHaltedError(RunError):
-    """A run does not continue by itself."""
-
-    _text: ClassVar[str]
+class RunFailedError(RunError):
+    """A run that a host advances failed; `reason` is the error."""
 
     def __init__(self, run_id: str, *, reason: str, at: str) -> None:
         self.run_id = run_id
         self.reason = reason
         self.at = at
-        super().__init__(self._text.format(run_id=run_id, reason=reason, at=at))
+        super().__init__(f"run {run_id!r} failed at {at}: {reason}; continue it with host.recover({run_id!r})")
 
 
-class RunFailedError(_RunHaltedError):
-    """A run that a host advances failed; `reason` is the error."""
-
-    _text = "run {run_id!r} failed at {at}: {reason}; continue it with host.recover({run_id!r})"
-
-
-class RunQuarantinedError(_RunHaltedError):
+class RunQuarantinedError(RunError):
     """A run was taken out of rotation, because every process that advanced it died."""
 
-    _text = "run {run_id!r} was quarantined at {at}: {reason}; try again with host.recover({run_id!r})"
+    def __init__(self, run_id: str, *, reason: str, at: str) -> None:
+        self.run_id = run_id
+        self.reason = reason
+        self.at = at
+        super().__init__(f"run {run_id!r} was quarantined at {at}: {reason}; try again with host.recover({run_id!r})")
 
 
 class UnknownWorkflowError(RunError, ValueError):
