@@ -7,10 +7,9 @@ import os
 import re
 import tempfile
 import unicodedata
-from abc import ABC, abstractmethod
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from perdure.graph import FanInEdgeGroup, InternalEdgeGroup, on_error_ways
 
@@ -45,11 +44,11 @@ class WorkflowViz:
 
     def to_mermaid(self, include_internal_executors: bool = False) -> str:
         """Return a Mermaid flowchart, which GitHub and many editors draw."""
-        return _Mermaid(include_internal=include_internal_executors).draw(self._graph)
+        return _Drawing(_Mermaid(), include_internal=include_internal_executors).draw(self._graph)
 
     def to_digraph(self, include_internal_executors: bool = False) -> str:
         """Return a DOT digraph."""
-        return _Dot(include_internal=include_internal_executors).draw(self._graph)
+        return _Drawing(_Dot(), include_internal=include_internal_executors).draw(self._graph)
 
     def export(
         self,
@@ -113,23 +112,17 @@ def _render(dot: str, wanted: Format) -> bytes:
         ) from error
 
 
-class _Notation(ABC):
-    """Draws a graph: boxes for executors, arrows for edges, frames for sub-workflows. A subclass writes them.
+class _Drawing:
+    """Draws a graph: boxes for executors, arrows for edges, frames for sub-workflows. A notation writes them."""
 
-    `separator` joins the ids on the path to a node of a sub-workflow.
-    """
-
-    head: ClassVar[Sequence[str]]
-    foot: ClassVar[Sequence[str]] = ()
-    separator: ClassVar[str]
-
-    def __init__(self, *, include_internal: bool) -> None:
+    def __init__(self, notation: _Dot | _Mermaid, *, include_internal: bool) -> None:
+        self._notation = notation
         self._include_internal = include_internal
         self._taken: set[str] = set()
 
     def draw(self, graph: Graph) -> str:
         """Return the picture of a graph and its sub-workflows."""
-        return "\n".join([*self.head, *self._statements(graph, (), _INDENT), *self.foot])
+        return "\n".join([*self._notation.head, *self._statements(graph, (), _INDENT), *self._notation.foot])
 
     def _statements(self, graph: Graph, path: tuple[str, ...], indent: str) -> Iterator[str]:
         groups = [each for each in graph.groups if self._include_internal or not isinstance(each, InternalEdgeGroup)]
@@ -143,20 +136,20 @@ class _Notation(ABC):
             for group in fan_ins
         ]
         for id_ in dict.fromkeys([graph.start_id, *graph.executors, *outside]):
-            yield indent + self.box(names[id_], _printable(id_), is_start=id_ == graph.start_id)
+            yield indent + self._notation.box(names[id_], _printable(id_), is_start=id_ == graph.start_id)
         for merge in merges:
-            yield indent + self.fan_in(merge)
+            yield indent + self._notation.fan_in(merge)
         for group, merge in zip(fan_ins, merges, strict=True):
             for source_id in group.source_executor_ids:
-                yield indent + self.arrow(names[source_id], merge)
-            yield indent + self.arrow(merge, names[group.target_id])
+                yield indent + self._notation.arrow(names[source_id], merge)
+            yield indent + self._notation.arrow(merge, names[group.target_id])
         for edge in (edge for group in groups if not isinstance(group, FanInEdgeGroup) for edge in group.edges):
             when = "conditional" if edge.has_condition else None
-            yield indent + self.arrow(names[edge.source_id], names[edge.target_id], when)
+            yield indent + self._notation.arrow(names[edge.source_id], names[edge.target_id], when)
         for source_id, target_id in on_error_ways(graph.executors):
-            yield indent + self.arrow(names[source_id], names[target_id], "on error")
+            yield indent + self._notation.arrow(names[source_id], names[target_id], "on error")
         for id_, child in graph.children.items():
-            first, *more, last = self.frame(names[id_], _printable(id_), is_start=id_ == graph.start_id)
+            first, *more, last = self._notation.frame(names[id_], _printable(id_), is_start=id_ == graph.start_id)
             inside = indent + _INDENT
             yield indent + first
             yield from (inside + line for line in more)
@@ -165,7 +158,7 @@ class _Notation(ABC):
 
     def _name(self, path: tuple[str, ...]) -> str:
         """Return a unique name: the spelled path, with a number if another node has that name."""
-        wanted = self.spell(self.separator.join(path))
+        wanted = self._notation.spell(self._notation.separator.join(path))
         choices = chain([wanted], (f"{wanted}_{number}" for number in count(2)))
         name = next(name for name in choices if name not in self._taken)
         self._taken.add(name)
@@ -173,31 +166,13 @@ class _Notation(ABC):
 
     def _name_all(self, path: tuple[str, ...], ids: Iterable[str]) -> dict[str, str]:
         """Return the names of siblings by id. Ids that are valid names come first and so keep them."""
-        plain_first = sorted(ids, key=lambda id_: self.spell(id_) != id_)
+        plain_first = sorted(ids, key=lambda id_: self._notation.spell(id_) != id_)
         return {id_: self._name((*path, id_)) for id_ in plain_first}
 
-    @abstractmethod
-    def spell(self, text: str) -> str:
-        """Return a valid name."""
 
-    @abstractmethod
-    def box(self, name: str, label: str, *, is_start: bool) -> str:
-        """Return the statement of an executor. People read the label."""
+class _Dot:
+    """The statements of DOT."""
 
-    @abstractmethod
-    def fan_in(self, name: str) -> str:
-        """Return the statement of the point where the arrows of several sources meet."""
-
-    @abstractmethod
-    def arrow(self, source: str, target: str, when: str | None = None) -> str:
-        """Return the statement of an arrow. One that is not always taken has a reason and is dashed."""
-
-    @abstractmethod
-    def frame(self, name: str, label: str, *, is_start: bool) -> Sequence[str]:
-        """Return the first lines of a sub-workflow's frame, and the last one."""
-
-
-class _Dot(_Notation):
     head = (
         "digraph Workflow {",
         "  rankdir=TD;",
@@ -206,28 +181,33 @@ class _Dot(_Notation):
         "",
     )
     foot = ("}",)
-    separator = "/"
+    separator = "/"  # joins the ids on the path to a node of a sub-workflow
 
     # In a quoted string a backslash starts an escape, and an ampersand an HTML entity.
     _escapes = str.maketrans({'"': '\\"', "\\": "\\\\", "&": "&amp;", "\n": "\\n"})
 
     def spell(self, text: str) -> str:
+        """Return a valid name."""
         return _printable(text)
 
     def box(self, name: str, label: str, *, is_start: bool) -> str:
+        """Return the statement of an executor. People read the label."""
         if is_start:
             label = self._quoted(f"{label}\n(Start)")
             return f"{self._quoted(name)} [fillcolor=lightgreen, label={label}];"
         return f"{self._quoted(name)} [label={self._quoted(label)}];"
 
     def fan_in(self, name: str) -> str:
+        """Return the statement of the point where the arrows of several sources meet."""
         return f'{self._quoted(name)} [shape=ellipse, fillcolor=lightgoldenrod, label="fan-in"];'
 
     def arrow(self, source: str, target: str, when: str | None = None) -> str:
+        """Return the statement of an arrow. One that is not always taken has a reason and is dashed."""
         attributes = "" if when is None else f" [style=dashed, label={self._quoted(when)}]"
         return f"{self._quoted(source)} -> {self._quoted(target)}{attributes};"
 
     def frame(self, name: str, label: str, *, is_start: bool) -> Sequence[str]:
+        """Return the first lines of a sub-workflow's frame, and the last one."""
         del is_start
         title = self._quoted(f"sub-workflow: {label}")
         return (f"subgraph cluster_{_digest(name)} {{", f"label={title};", "style=dashed;", "}")
@@ -236,8 +216,11 @@ class _Dot(_Notation):
         return f'"{text.translate(self._escapes)}"'
 
 
-class _Mermaid(_Notation):
+class _Mermaid:
+    """The statements of Mermaid."""
+
     head = ("flowchart TD",)
+    foot = ()
     separator = "__"
 
     # Mermaid's grammar treats these as keywords wherever a node could stand.
@@ -250,20 +233,25 @@ class _Mermaid(_Notation):
     )
 
     def spell(self, text: str) -> str:
+        """Return a valid name."""
         name = re.sub(r"[^0-9A-Za-z_]", "_", text)
         return f"n_{name}" if name in self._keywords or not name[0].isalpha() else name
 
     def box(self, name: str, label: str, *, is_start: bool) -> str:
+        """Return the statement of an executor. People read the label."""
         return f"{name}[{self._label(label, is_start=is_start)}];"
 
     def fan_in(self, name: str) -> str:
+        """Return the statement of the point where the arrows of several sources meet."""
         return f"{name}((fan-in))"
 
     def arrow(self, source: str, target: str, when: str | None = None) -> str:
+        """Return the statement of an arrow. One that is not always taken has a reason and is dashed."""
         line = "-->" if when is None else f"-. {when} .->"
         return f"{source} {line} {target};"
 
     def frame(self, name: str, label: str, *, is_start: bool) -> Sequence[str]:
+        """Return the first lines of a sub-workflow's frame, and the last one."""
         # A subgraph replaces the node with its name, and its name is its title unless it has one.
         title = self._label(label, is_start=is_start)
         return (f"subgraph {name}" + ("" if title == f'"{name}"' else f"[{title}]"), "end")
