@@ -12,11 +12,13 @@ from functools import cached_property
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import Unpack
+
 from perdure.annotations import evaluate
 from perdure.engine import GLOBAL_KWARGS_KEY, RUN_KWARGS_KEY
 from perdure.events import WorkflowEventSource
 from perdure.functional.state import FunctionState, MemoryStore, recorded_writes
-from perdure.graph import ABSENT, Terms, current_activation
+from perdure.graph import Terms, current_activation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from perdure.annotations import Namespace
     from perdure.engine import ActivationRecorder
     from perdure.events import WorkflowEvent
-    from perdure.graph import WorkflowContext
+    from perdure.graph import RequestTerms, WorkflowContext
 
 _VARIADIC = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
 _CONTEXT_NAME = "ctx"
@@ -75,14 +77,7 @@ class RunContext:
         return self._context.activation
 
     def request_info(
-        self,
-        request_data: Any,
-        response_type: Any,
-        *,
-        request_id: str | None = None,
-        deadline: timedelta | datetime | None = None,
-        default: Any = ABSENT,
-        approves: Any = ABSENT,
+        self, request_data: Any, response_type: Any, *, request_id: str | None = None, **terms: Unpack[RequestTerms]
     ) -> Coroutine[Any, Any, Any]:
         """Ask the outside, and return the answer.
 
@@ -92,8 +87,7 @@ class RunContext:
         When the `deadline` has passed, `default` is the answer. `approves` is what will be done if the answer says so:
         if it differs when the function comes back here, ApprovalMismatchError is raised.
         """
-        terms = Terms(deadline, default, approves)
-        return self.activation.ask(request_data, response_type, request_id, terms, is_numbered=True)
+        return self.activation.ask(request_data, response_type, request_id, Terms(**terms), is_numbered=True)
 
     def sleep(self, until: timedelta | datetime | float) -> Coroutine[Any, Any, None]:
         """Wait for a timedelta or seconds, or until a moment with a time zone. The function is suspended meanwhile."""

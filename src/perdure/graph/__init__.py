@@ -5,6 +5,7 @@ from perdure.graph.activation import (
     ABSENT,
     IfInterrupted,
     Numbering,
+    RequestTerms,
     StepCall,
     Terms,
     activation_at_work,

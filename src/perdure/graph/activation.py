@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, TypeVar
 
 from perdure.data_classes import new_set
 
@@ -50,6 +50,20 @@ class Terms:
     default: Any = ABSENT
     approves: Any = ABSENT
     approved_digest: str | None = None
+
+
+class RequestTerms(TypedDict, total=False):
+    """The terms of a request as a program gives them.
+
+    Attributes:
+        deadline: The time after which `default` is the answer.
+        default: The answer after the deadline.
+        approves: The value that an answer approves: what will be done then.
+    """
+
+    deadline: timedelta | datetime | None
+    default: Any
+    approves: Any
 
 
 @dataclass(frozen=True, slots=True)

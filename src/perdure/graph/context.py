@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Generic, Never, TypeVarTuple, overload
+from typing import TYPE_CHECKING, Any, Generic, Never, TypedDict, TypeVarTuple, overload
 
-from typing_extensions import TypeVar
+from typing_extensions import TypeVar, Unpack
 
-from perdure.graph.activation import ABSENT, StepCall, Terms
+from perdure.graph.activation import StepCall, Terms
 from perdure.graph.policy import policy_of
 from perdure.streams import pieces_of
 from perdure.typenames import require_unicode
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from perdure.engine import ActivationRecorder
     from perdure.events import WorkflowEvent
-    from perdure.graph.activation import IfInterrupted
+    from perdure.graph.activation import IfInterrupted, RequestTerms
     from perdure.graph.policy import Retry
 
 ResultT = TypeVar("ResultT")
@@ -94,6 +94,15 @@ class State:
             self.set(key, value)
 
 
+class StepOptions(TypedDict, total=False):
+    """The options of `WorkflowContext.step`."""
+
+    key: str | None
+    retry: Retry | None
+    timeout: timedelta | float | None
+    if_interrupted: IfInterrupted
+
+
 class WorkflowContext(Generic[OutT, W_OutT]):
     """The context that a handler gets with its message.
 
@@ -130,31 +139,17 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         self.activation.emit(event, transient=transient)
 
     async def request_info(
-        self,
-        request_data: Any,
-        response_type: Any,
-        *,
-        request_id: str | None = None,
-        deadline: timedelta | datetime | None = None,
-        default: Any = ABSENT,
-        approves: Any = ABSENT,
+        self, request_data: Any, response_type: Any, *, request_id: str | None = None, **terms: Unpack[RequestTerms]
     ) -> None:
         """Ask a person or another system. The executor's `@response_handler` gets the answer, whenever it is given.
 
         After the `deadline`, `default` is the answer. `approves` is what will be done if the answer is yes; the
         response handler proves with `require_approved` that it does exactly that.
         """
-        self.activation.request(request_data, response_type, request_id, Terms(deadline, default, approves))
+        self.activation.request(request_data, response_type, request_id, Terms(**terms))
 
     def ask(
-        self,
-        request_data: Any,
-        response_type: Any,
-        *,
-        request_id: str | None = None,
-        deadline: timedelta | datetime | None = None,
-        default: Any = ABSENT,
-        approves: Any = ABSENT,
+        self, request_data: Any, response_type: Any, *, request_id: str | None = None, **terms: Unpack[RequestTerms]
     ) -> Coroutine[Any, Any, Any]:
         """Ask a person or another system, and continue here with the answer.
 
@@ -165,7 +160,7 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         `deadline`, `default` and `approves` are as in `request_info`. Raises ApprovalMismatchError if what is to be
         done has changed since it was approved.
         """
-        return self.activation.ask(request_data, response_type, request_id, Terms(deadline, default, approves))
+        return self.activation.ask(request_data, response_type, request_id, Terms(**terms))
 
     def approval_digest(self, value: Any) -> str:
         """Return the digest that a request stores of the value it `approves`. Equal values have equal digests."""
@@ -177,25 +172,11 @@ class WorkflowContext(Generic[OutT, W_OutT]):
 
     @overload
     def step(
-        self,
-        name: str,
-        fn: Callable[[*ArgTs], Awaitable[ResultT]],
-        *args: *ArgTs,
-        key: str | None = None,
-        retry: Retry | None = None,
-        timeout: timedelta | float | None = None,
-        if_interrupted: IfInterrupted = "rerun",
+        self, name: str, fn: Callable[[*ArgTs], Awaitable[ResultT]], *args: *ArgTs, **options: Unpack[StepOptions]
     ) -> Coroutine[Any, Any, ResultT]: ...
     @overload
     def step(
-        self,
-        name: str,
-        fn: Callable[[*ArgTs], ResultT],
-        *args: *ArgTs,
-        key: str | None = None,
-        retry: Retry | None = None,
-        timeout: timedelta | float | None = None,
-        if_interrupted: IfInterrupted = "rerun",
+        self, name: str, fn: Callable[[*ArgTs], ResultT], *args: *ArgTs, **options: Unpack[StepOptions]
     ) -> Coroutine[Any, Any, ResultT]: ...
     def step(
         self,

@@ -336,19 +336,16 @@ class ThreadLog:
             return found.thread()
 
     async def _point(self, stored: StoredThread, from_message: str | int | None) -> int:
-        match from_message:
-            case None:
-                return stored.sequence
-            case int() if 0 <= from_message <= stored.sequence:
-                return from_message
-            case str():
-                numbers = [each.sequence for each in await self.events(stored) if each.message_id == from_message]
-                if numbers:
-                    return numbers[-1]
-            case int():
-                pass
-        name = stored.name
-        raise ThreadNotFoundError(name.session_id, name.thread_id, message=from_message, last=stored.sequence)
+        if from_message is None:
+            return stored.sequence
+        if isinstance(from_message, str):
+            numbers = [each.sequence for each in await self.events(stored) if each.message_id == from_message]
+        else:
+            numbers = [from_message] if 0 <= from_message <= stored.sequence else []
+        if not numbers:
+            name = stored.name
+            raise ThreadNotFoundError(name.session_id, name.thread_id, message=from_message, last=stored.sequence)
+        return numbers[-1]
 
     async def _make_fork(
         self, parent_lease: Lease, parent: StoredThread, lease: Lease, new: ThreadName, point: ForkPoint
@@ -391,12 +388,12 @@ def _damaged(name: ThreadName, reason: str) -> ThreadDamagedError:
 def _require_fork(found: StoredThread, point: ForkPoint) -> None:
     """Raise ThreadExistsError unless an existing thread is the requested fork."""
     actual = found.header.forked_from
-    match actual:
-        case None:
-            what = "no fork"
-        case ForkPoint(point.thread_id):
-            what = f"a fork of {actual.thread_id!r} at {actual.sequence}, not at {point.sequence}"
-        case _:
-            what = f"a fork of {actual.thread_id!r}, not of {point.thread_id!r}"
-    if actual != point:
-        raise ThreadExistsError(found.name.session_id, found.name.thread_id, what=what)
+    if actual == point:
+        return
+    if actual is None:
+        what = "no fork"
+    elif actual.thread_id == point.thread_id:
+        what = f"a fork of {actual.thread_id!r} at {actual.sequence}, not at {point.sequence}"
+    else:
+        what = f"a fork of {actual.thread_id!r}, not of {point.thread_id!r}"
+    raise ThreadExistsError(found.name.session_id, found.name.thread_id, what=what)
