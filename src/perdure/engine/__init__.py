@@ -13,5 +13,5 @@ from perdure.engine.routing import Routing, accepts, fan_ins_of, route
 from perdure.engine.session import Session, failure_of, final_state, input_digest, is_of_another_program
 from perdure.engine.state import RUN_KWARGS_KEY, BudgetTracker, ChangeDetector, load
 from perdure.engine.steps import NOT_DONE
-from perdure.engine.tasks import OutOfTimeError, has_failed, is_async, is_final, is_inside_step, step_key, within
+from perdure.engine.tasks import finished, in_thread, is_async, is_final, is_inside_step, step_key, within
 from perdure.graph import ABSENT

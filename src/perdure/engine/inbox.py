@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from perdure.clock import now, seconds_until
 from perdure.data_classes import new_list, value_class
 from perdure.engine.commit import encode_data
 from perdure.engine.routing import accepts, fan_ins_of
-from perdure.engine.tasks import stop
+from perdure.engine.tasks import OutOfTimeError, within
 from perdure.errors import (
     AlreadyAnsweredError,
     AnswerTypeError,
@@ -36,7 +37,7 @@ from perdure.typenames import describe, type_of, with_article
 from perdure.types import is_instance_of
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from perdure.checkpoint import AnyCommand
     from perdure.clock import Clock
@@ -147,15 +148,10 @@ class Inbox:
         found, self._read = self._read, None
         if found is None:
             found = await self.store.inbox(self.run_id)
-        refs = [ref for command in found for ref in command.refs]
-        blobs: Mapping[str, bytes] = await self.store.blobs(refs) if refs else {}
         before = self._newest
         self._newest = max((command.number for command in found), default=before)
-        self._commands = [
-            read_command(command, blobs, checkpoint_id=self.run_id)
-            for command in found
-            if command.id not in self._applied
-        ]
+        new = [command for command in found if command.id not in self._applied]
+        self._commands = await _read_commands(self.store, new, self.run_id)
         self._applied = tuple(command.id for command in found if command.id in self._applied)
         return self._newest > before
 
@@ -274,7 +270,8 @@ class Inbox:
             return True
         if timer is None:
             return False
-        await _first(self.clock.sleep(seconds_until(self.clock, timer)), self._wait_for_command())
+        with suppress(OutOfTimeError):
+            await within(self.clock, seconds_until(self.clock, timer), self._wait_for_command())
         self.is_stale, self._known_at = self.store is not None, None
         return True
 
@@ -288,9 +285,7 @@ class Inbox:
 
     async def wait_for_cancel(self) -> None:
         """Wait until a cancel command is in the inbox."""
-        if self.store is None:
-            await asyncio.get_running_loop().create_future()
-            return
+        assert self.store is not None, "only an inbox can be watched"
         seen = await self.store.watch(self.run_id, seen=Mark())
         while not any(command.kind == "cancel" for command in await self.store.inbox(self.run_id)):
             seen = await self.store.watch(self.run_id, seen=seen, commands_only=True)
@@ -302,26 +297,20 @@ async def waiting_answers(binding: Binding | None, run_id: str) -> Mapping[str, 
     if binding is None or binding.foreign is not None:
         return {}
     found = await binding.store.inbox(run_id)
-    blobs = await binding.store.blobs([ref for command in found for ref in command.refs])
-    commands = [read_command(command, blobs, checkpoint_id=run_id) for command in found]
+    commands = await _read_commands(binding.store, found, run_id)
     return {command.request_id: command for command in commands if isinstance(command, AnswerCommand)}
+
+
+async def _read_commands(store: Store, found: Sequence[Command], run_id: str) -> list[AnyCommand]:
+    refs = [ref for command in found for ref in command.refs]
+    blobs: Mapping[str, bytes] = await store.blobs(refs) if refs else {}
+    return [read_command(command, blobs, checkpoint_id=run_id) for command in found]
 
 
 def answered_event(request: Request, values: Values, *, by: str | None, what: str | None) -> PendingEvent:
     """Return the event of an answer: who gave it, and its short form."""
     data = values.fix({"by": by, "answer": what}, "an answer")
     return PendingEvent("answered", data, executor_id=request.executor_id, request_id=request.id)
-
-
-async def _first(*works: Coroutine[Any, Any, object]) -> None:
-    """Wait for the first of these and cancel the others. Its error is raised."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        await stop(tasks)
 
 
 def accepted(

@@ -93,8 +93,6 @@ class RunLoop:
     span: Span = NO_SPAN
     only_applies_inbox: bool = False
     """True if commands are committed and nothing is run."""
-    watches_inbox: bool = False
-    """True if a cancel command may stop a superstep in progress."""
     carried: Mapping[str, object] = field(default_factory=new_dict)
     """For a sub-workflow: its records in the parent's checkpoint."""
     budget: BudgetTracker = field(default_factory=BudgetTracker)
@@ -308,7 +306,9 @@ class RunLoop:
 
     def _watch_later(self) -> asyncio.TimerHandle | None:
         """Start to watch for a cancel command and the deadline, after a short delay."""
-        inbox, deadline = self.inbox if self.watches_inbox else None, self.snapshot.limits.deadline
+        inbox, deadline = self.inbox, self.snapshot.limits.deadline
+        if inbox is not None and inbox.store is None:
+            inbox = None
         if inbox is None and deadline is None:
             return None
         return asyncio.get_running_loop().call_later(_WATCH_DELAY_SECONDS, self._watch, inbox, deadline)

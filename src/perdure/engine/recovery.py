@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from perdure.engine.local_lock import LocalLock
     from perdure.events import WorkflowEvent
     from perdure.graph import Executor, Graph, WorkflowMessage
-    from perdure.kernel import Output
     from perdure.records import Lease, Manifest, RunRecord
     from perdure.tracing import Span
 
@@ -191,12 +190,14 @@ async def open_checkpoint(
     if record is not None and record.head == checkpoint_id:
         await lock.acquire(binding.store.place, manifest.run_id)
         lease = await binding.store.acquire(manifest.run_id, takeover=takeover)
-        run = await _load(blueprint, binding, lease, read=manifest, blobs=blobs)
+        run = await _load(blueprint, binding, lease, manifest, blobs)
         if run.head_id == checkpoint_id:
             return run
         # Another process advanced the run before we had the lease: the checkpoint is an older one by now.
         await binding.store.release(lease)
-    return await _fork(blueprint, binding, manifest, lock=lock, blobs=blobs)
+    fork = await _fork(blueprint, binding, manifest, blobs)
+    await lock.acquire(binding.store.place, fork.run_id)
+    return fork
 
 
 async def _read_checkpoint(
@@ -215,7 +216,6 @@ async def _load(
     blueprint: Blueprint,
     binding: Binding,
     lease: Lease,
-    *,
     read: Manifest | None = None,
     blobs: Mapping[str, bytes] | None = None,
 ) -> LoadedRun:
@@ -225,7 +225,7 @@ async def _load(
         # A checkpoint with the id of the head may be one of a run that was deleted and begun again.
         if read is None or read.checkpoint_id != head or origin_of(read).nonce != record.nonce:
             read, _, blobs = await _read_checkpoint(binding, head)
-        run = await _read_run(blueprint, binding, _origin(record), read, blobs=blobs)
+        run = await _read_run(blueprint, binding, _origin(record), read, blobs)
     except BaseException:
         await binding.store.release(lease, halt=lease.halt)
         raise
@@ -252,21 +252,14 @@ def _origin(record: RunRecord) -> NewRun:
 
 
 async def _fork(
-    blueprint: Blueprint,
-    binding: Binding,
-    manifest: Manifest,
-    *,
-    lock: LocalLock | None = None,
-    blobs: Mapping[str, bytes] | None = None,
+    blueprint: Blueprint, binding: Binding, manifest: Manifest, blobs: Mapping[str, bytes] | None = None
 ) -> LoadedRun:
     """Return a new run whose head is an older checkpoint until its first commit. The source run is not touched.
 
     The store does not know the fork before `create_fork`, so that a refused one leaves nothing behind.
     """
     origin = new_run(blueprint, blueprint.clock.new_id(), parent_id=manifest.checkpoint_id)
-    run = await _read_run(blueprint, binding, origin, manifest, blobs=blobs)
-    if lock is not None:
-        await lock.acquire(binding.store.place, origin.run_id)
+    run = await _read_run(blueprint, binding, origin, manifest, blobs)
     run.is_unstored_fork = True
     return run
 
@@ -315,10 +308,8 @@ async def rewind(blueprint: Blueprint, binding: Binding, *, run_id: str, checkpo
     async with lock_run(store.place, run_id):
         lease = await store.acquire(run_id)
         try:
-            record = await store.run(run_id)
-            if record is None or record.head is None:
-                raise RunNotFoundError(run_id)  # it was deleted meanwhile
-            await store.rewind(lease, expected_head=record.head, to=checkpoint_id, nonce=nonce)
+            record, head = await _head_of(binding, lease)
+            await store.rewind(lease, expected_head=head, to=checkpoint_id, nonce=nonce)
         finally:
             await store.release(lease)
     run.origin, run.position = replace(_origin(record), nonce=nonce), record.position
@@ -352,7 +343,6 @@ async def _read_run(
     binding: Binding,
     origin: NewRun,
     manifest: Manifest,
-    *,
     blobs: Mapping[str, bytes] | None = None,
 ) -> LoadedRun:
     """Read a run at a checkpoint, without a lease. Raises IncompatibleGraphError."""
@@ -470,19 +460,12 @@ def convert_values(snapshot: Snapshot, before: Values, after: Values) -> Snapsho
         kept = as_kept(value)
         return kept if kept.is_lost else after.fix(before.give(value), kept.path)
 
-    def carry(value: object) -> object:
-        """Keep a journal record as it is, but bring its blobs along to another store."""
-        return as_kept(value).with_blobs()
-
     def request(old: Request) -> Request:
         return replace(old, data=convert(old.data), default=None if old.default is None else convert(old.default))
 
     def delivery(old: Delivery) -> Delivery:
         answers = None if old.answers is None else request(old.answers)
         return replace(old, values=tuple(map(convert, old.values)), answers=answers)
-
-    def output(old: Output) -> Output:
-        return replace(old, data=convert(old.data))
 
     return replace(
         snapshot,
@@ -494,10 +477,11 @@ def convert_values(snapshot: Snapshot, before: Values, after: Values) -> Snapsho
         state={key: convert(value) for key, value in snapshot.state.items()},
         executors={key: convert(value) for key, value in snapshot.executors.items()},
         requests={key: request(value) for key, value in snapshot.requests.items()},
-        outputs=Trail().extended(map(output, snapshot.outputs)),
+        outputs=Trail().extended(replace(each, data=convert(each.data)) for each in snapshot.outputs),
         children={key: convert_values(child, before, after) for key, child in snapshot.children.items()},
         kwargs=None if snapshot.kwargs is None else convert(snapshot.kwargs),
         suspended=tuple(replace(each, delivery=delivery(each.delivery)) for each in snapshot.suspended),
         delayed=tuple(replace(each, data=convert(each.data)) for each in snapshot.delayed),
-        carried={key: carry(value) for key, value in snapshot.carried.items()},
+        # Journal records stay as they are, but bring their blobs along to another store.
+        carried={key: as_kept(value).with_blobs() for key, value in snapshot.carried.items()},
     )

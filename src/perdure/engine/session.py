@@ -292,7 +292,6 @@ class Session:
             run_id=run_id,
             only_applies_inbox=call.only_cancels,
             span=self._span,
-            watches_inbox=has_inbox,
             describe=describe,
         )
         try:

@@ -23,7 +23,6 @@ from perdure.engine.step_identity import StepIdentities
 from perdure.engine.suspension import Wait
 from perdure.engine.tasks import (
     CallScope,
-    OutOfTimeError,
     Retries,
     RunningStep,
     StepTask,
@@ -359,10 +358,8 @@ class Steps:
             work = step.task.call(call.fn, call.args, running)
             if call.timeout is None:
                 return await work
-            try:
-                return await within(self._context.clock, call.timeout, work)
-            except OutOfTimeError as error:
-                raise StepTimeoutError(call.name, seconds=call.timeout) from error.__cause__
+            late = StepTimeoutError(call.name, seconds=call.timeout)
+            return await within(self._context.clock, call.timeout, work, late)
 
     @contextmanager
     def _spending(self, running: RunningStep) -> Generator[None]:

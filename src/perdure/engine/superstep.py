@@ -14,7 +14,7 @@ from perdure.engine.activation import ActivationRecorder
 from perdure.engine.commit import FRAMEWORK, output_events, pending_event, warning_event
 from perdure.engine.state import has_hooks, load, saved_state
 from perdure.engine.suspension import Wait
-from perdure.engine.tasks import OutOfTimeError, Retries, finished, is_final, stop, within
+from perdure.engine.tasks import Retries, finished, is_final, stop, within
 from perdure.errors import ExecutorTimeoutError, LeaseLostError, StaleHeadError, WorkflowCheckpointException
 from perdure.events import WorkflowEvent
 from perdure.graph import NO_POLICY, FailedMessage, WorkflowContext, handler_of, response_handler_of, wiring
@@ -482,7 +482,8 @@ class Superstep:
             recorder.emit_call("executor_invoked", recorder.message)
             call = recorder.call(*_find_handler(recorder))
             if policy.timeout is not None:
-                call = _call_within(call, executor.id, policy.timeout, context)
+                late = ExecutorTimeoutError(executor.id, seconds=policy.timeout)
+                call = within(context.clock, policy.timeout, call, late)
             if context.span is NO_SPAN:
                 await call
             else:
@@ -504,13 +505,6 @@ class Superstep:
         finally:
             # These refer back to the attempt: break the cycles, so that its memory is freed at once.
             recorder.task = recorder.steps = recorder.questions = recorder.requests = None
-
-
-async def _call_within(call: Any, executor_id: str, seconds: float, context: ActivationContext) -> None:
-    try:
-        await within(context.clock, seconds, call)
-    except OutOfTimeError as error:
-        raise ExecutorTimeoutError(executor_id, seconds=seconds) from error.__cause__
 
 
 def _find_handler(recorder: ActivationRecorder) -> tuple[Any, ...]:

@@ -29,21 +29,24 @@ ResultT = TypeVar("ResultT")
 
 
 class OutOfTimeError(Exception):
-    """Work did not end in time. The cause is the error that it ended with, if any."""
+    """Work did not end in time."""
 
 
-async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Return the result of `work`. If it takes longer, cancel it, wait for its end and raise OutOfTimeError."""
+async def within(
+    clock: Clock, seconds: float, work: Coroutine[Any, Any, ResultT], late: Exception | None = None
+) -> ResultT:
+    """Return the result of `work`. If it takes longer, cancel it, wait for its end and raise `late`.
+
+    The cause of `late`, by default an OutOfTimeError, is the error that the work ended with, if any.
+    """
     task, alarm = asyncio.ensure_future(work), asyncio.ensure_future(clock.sleep(seconds))
     try:
         await asyncio.wait((task, alarm), return_when=asyncio.FIRST_COMPLETED)
         is_late = not task.done()
     finally:
         await stop((task, alarm))
-    if is_late and task.cancelled():
-        raise OutOfTimeError
-    if is_late and (error := task.exception()) is not None:
-        raise OutOfTimeError from error
+    if is_late and has_failed(task):
+        raise late or OutOfTimeError() from None if task.cancelled() else task.exception()
     return task.result()
 
 
@@ -242,7 +245,7 @@ class StepTask:
     async def _call_in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         self._is_in_thread = True
         try:
-            result = await asyncio.to_thread(_call_plain, fn, args)
+            result = await in_thread(fn, *args)
         finally:
             self._is_in_thread = False
         if self.is_interrupted and inspect.isawaitable(result):
@@ -251,12 +254,17 @@ class StepTask:
         return result
 
 
-def _call_plain(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    try:
-        return fn(*args)
-    except StopIteration as error:
-        # A future can't hold a StopIteration: the waiting task would wait for ever.
-        raise RuntimeError("the function of the step raised StopIteration") from error
+def in_thread(fn: Callable[..., ResultT], *args: Any) -> Coroutine[Any, Any, ResultT]:
+    """Call a function in a thread. If it raises StopIteration, which no future can hold, raise RuntimeError."""
+
+    def call() -> ResultT:
+        try:
+            with no_exit():
+                return fn(*args)
+        except StopIteration as error:
+            raise RuntimeError("a function raised StopIteration") from error
+
+    return asyncio.to_thread(call)
 
 
 def result_types(fn: Callable[..., Any]) -> tuple[object, ...]:

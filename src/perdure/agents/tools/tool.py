@@ -18,9 +18,9 @@ from perdure.agents.messages.content import UNKNOWN_MEDIA_TYPE, Content
 from perdure.agents.tools.context import FunctionInvocationContext, is_function_tool, is_server
 from perdure.agents.tools.schema import Arguments, CallSignature, docstring_of, make_model, parse_docstring
 from perdure.annotations import Namespace, namespace_here
-from perdure.engine import has_failed, is_async, is_inside_step
+from perdure.engine import finished, in_thread, is_async, is_inside_step
 from perdure.errors import ToolException
-from perdure.graph import Retry, no_exit, policy_of
+from perdure.graph import Retry, policy_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -37,26 +37,13 @@ async def run_in_thread(function: Callable[[], T]) -> T:
 
     Inside a step the result is still returned, so that it is recorded; the caller of the step is cancelled instead.
     """
-
-    def call() -> T:
-        try:
-            with no_exit():
-                return function()
-        except StopIteration as error:
-            # A future can't hold a StopIteration: its reader would wait for ever.
-            raise RuntimeError("the tool raised StopIteration") from error
-
-    task = asyncio.ensure_future(asyncio.to_thread(call))
-    interruption: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError as error:
-            interruption = error
-    if interruption is not None and not is_inside_step():
-        has_failed(task)  # marks the exception as retrieved, else asyncio logs it
-        raise interruption
-    return task.result()
+    task = asyncio.ensure_future(in_thread(function))
+    try:
+        return await finished(task)
+    except asyncio.CancelledError:
+        if not is_inside_step():
+            raise
+        return task.result()
 
 
 class SkipParsing:

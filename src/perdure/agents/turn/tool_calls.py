@@ -22,7 +22,7 @@ from perdure.agents.tools.schema import ArgumentsError
 from perdure.agents.tools.tool import FunctionTool, run_in_thread
 from perdure.agents.turn.approvals import REJECTED
 from perdure.clock import SystemClock
-from perdure.engine import NOT_DONE, OutOfTimeError, is_async, is_final, is_inside_step, within
+from perdure.engine import NOT_DONE, is_async, is_final, is_inside_step, within
 from perdure.errors import (
     MiddlewareFailure,
     MiddlewareTermination,
@@ -324,17 +324,11 @@ async def _retry_in_place(work: Callable[[], Coroutine[Any, Any, Any]], policy: 
     """Apply retries and timeout outside a workflow, where no step does it."""
     clock, retry, attempt = SystemClock(), policy.retry, 1
 
-    async def run() -> Any:
-        if policy.timeout is None:
-            return await work()
-        try:
-            return await within(clock, policy.timeout, work())
-        except OutOfTimeError as error:
-            raise StepTimeoutError(name, seconds=policy.timeout) from error.__cause__
-
     while True:
         try:
-            return await run()
+            if policy.timeout is None:
+                return await work()
+            return await within(clock, policy.timeout, work(), StepTimeoutError(name, seconds=policy.timeout))
         except Exception as error:
             if retry is None or attempt >= retry.attempts or not retry.covers(error):
                 raise

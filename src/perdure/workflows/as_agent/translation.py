@@ -153,20 +153,7 @@ def _answer(content: Content, event: WorkflowEvent[Any] | None) -> Any:
 
 def to_plain_messages(messages: Iterable[Message]) -> list[Message]:
     """Return messages for a history, with objects in requests and answers converted to plain data."""
-    return [_plain_message(message) for message in messages]
-
-
-def _plain_message(message: Message) -> Message:
-    contents = [_plain_content(content) for content in message.contents]
-    if all(mine is its for mine, its in zip(contents, message.contents, strict=True)):
-        return message
-    return Message(
-        message.role,
-        contents,
-        author_name=message.author_name,
-        message_id=message.message_id,
-        additional_properties=message.additional_properties,
-    )
+    return [message.with_contents([_plain_content(each) for each in message.contents]) for message in messages]
 
 
 def _plain_content(content: Content) -> Content:
