@@ -33,7 +33,13 @@ if TYPE_CHECKING:
 
 
 class AgentRun:
-    """One run of an agent. `given` is its input as the agent middleware left it."""
+    """One run of an agent. `given` is its input as the agent middleware left it.
+
+    Attributes:
+        _per_call: The histories that are stored after each model call.
+        _conversation_id: The provider's id of the conversation that this run continues.
+        _new_conversation_id: The provider's id of the conversation after this run.
+    """
 
     def __init__(self, agent: Agent[Any], given: AgentContext, turn: Turn) -> None:
         self._agent = agent
@@ -42,12 +48,9 @@ class AgentRun:
         self._session: AgentSession | None = given.session
         self._providers: list[ContextProvider] = list(agent.context_providers)
         self._per_call: list[HistoryProvider] = []
-        """The histories that are stored after each model call."""
         self._history: HistoryPerCall | None = None
         self._conversation_id: str | None = None
-        """The provider's id of the conversation that this run continues."""
         self._new_conversation_id: str | None = None
-        """The provider's id of the conversation after this run."""
         self._context = SessionContext(input_messages=[])
         self._converted: dict[int, AgentResponseUpdate] = {}
         """The updates of the agent by the identity of those of the model, which they refer to."""

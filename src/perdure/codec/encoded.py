@@ -26,21 +26,23 @@ class Encoded:
     """An encoded value: its JSON text and the blobs that were cut out of it. It never changes.
 
     Not frozen, because that takes three times as long to create, and each message, write and output creates one.
+
+    Attributes:
+        made: The blobs made with the text, by hash, without those of log nodes.
+        refs: The hashes of the blobs that the text itself refers to.
+        immutable: True if nothing inside can change: then the encoded object itself can be given out again.
+        branches: The log nodes of the value, by hash.
+        memories: Entries of the codec's memo that live as long as this object.
+        whole: The text as a blob, if it was needed.
     """
 
     text: bytes
     made: Mapping[str, Blob] = field(default_factory=new_dict, compare=False, repr=False)
-    """The blobs made with the text, by hash, without those of log nodes."""
     refs: tuple[str, ...] = ()
-    """The hashes of the blobs that the text itself refers to."""
     immutable: bool = False
-    """True if nothing inside can change: then the encoded object itself can be given out again."""
     branches: Mapping[str, LogNode] = field(default_factory=new_dict, compare=False, repr=False)
-    """The log nodes of the value, by hash."""
     memories: object = field(default=None, compare=False, repr=False)
-    """Entries of the codec's memo that live as long as this object."""
     whole: Blob | None = field(default=None, compare=False, repr=False)
-    """The text as a blob, if it was needed."""
 
     @property
     def blobs(self) -> tuple[Blob, ...]:

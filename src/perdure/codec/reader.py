@@ -276,16 +276,19 @@ def _merged(chunks: Iterable[Any]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Source:
-    """Provides the bytes of blobs. Blobs that were read are verified on first use."""
+    """Provides the bytes of blobs. Blobs that were read are verified on first use.
+
+    Attributes:
+        leaves: Long strings and bytes that were read. The memo keeps them as long as this object exists.
+        chunks: Chunks that were decoded.
+        branches: Log nodes that were read, so that the same object is used again.
+    """
 
     stored: Mapping[str, bytes] | None = None
     encoded: Encoded | None = None
     leaves: dict[str, Leaf] = field(default_factory=new_dict)
-    """Long strings and bytes that were read. The memo keeps them as long as this object exists."""
     chunks: dict[str, Chunk] = field(default_factory=new_dict)
-    """Chunks that were decoded."""
     branches: dict[str, LogNode] = field(default_factory=new_dict)
-    """Log nodes that were read, so that the same object is used again."""
     _verified: set[str] = field(default_factory=new_set)
 
     def bytes(self, address: str) -> bytes:

@@ -175,14 +175,17 @@ class Leaf:
 
 
 class Written(NamedTuple):
-    """The result of writing a chunk."""
+    """The result of writing a chunk.
+
+    Attributes:
+        needs: The blob and everything it refers to.
+        is_last: True if the chunk ended with the sequence: with more elements it would have grown.
+    """
 
     address: str
     needs: Mapping[str, Blob]
-    """The blob and everything it refers to."""
     length: int
     is_last: bool
-    """True if the chunk ended with the sequence: with more elements it would have grown."""
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -312,17 +315,20 @@ def to_bytes(text: str) -> bytes:
 
 @dataclass(slots=True)
 class Run:
-    """The texts of a sequence's elements, and the writer's number of references after each."""
+    """The texts of a sequence's elements, and the writer's number of references after each.
+
+    Attributes:
+        known: The chunks before these elements, which were written earlier.
+        elements: The elements themselves, if their chunks are to be remembered.
+        is_shared: True if no element can change, so that readers may share them.
+    """
 
     start: int
     texts: list[str] = field(default_factory=new_list)
     ends: list[int] = field(default_factory=new_list)
     known: Sequence[tuple[Chunk, Written]] = ()
-    """The chunks before these elements, which were written earlier."""
     elements: Sequence[Any] | None = None
-    """The elements themselves, if their chunks are to be remembered."""
     is_shared: bool = False
-    """True if no element can change, so that readers may share them."""
 
     def bounds(self, first: int, last: int) -> tuple[int, int]:
         """Return the range of references of the elements from `first` to `last`."""
@@ -331,19 +337,22 @@ class Run:
 
 @dataclass(slots=True)
 class Writer:
-    """Writes one value. With `sorts_mappings`, nothing is cut out of the text, because it is compared or hashed."""
+    """Writes one value. With `sorts_mappings`, nothing is cut out of the text, because it is compared or hashed.
+
+    Attributes:
+        branches: The log nodes that the text refers to.
+        refs: The blobs that the text so far refers to.
+        memories: Memo entries that live as long as the encoded value.
+        seals: Callbacks to run when the whole value is written.
+    """
 
     codec: Codec
     sorts_mappings: bool = False
     blobs: dict[str, Blob] = field(default_factory=new_dict)
     branches: dict[str, LogNode] = field(default_factory=new_dict)
-    """The log nodes that the text refers to."""
     refs: list[str] = field(default_factory=new_list)
-    """The blobs that the text so far refers to."""
     memories: list[object] = field(default_factory=new_list)
-    """Memo entries that live as long as the encoded value."""
     seals: list[Callable[[], None]] = field(default_factory=new_list)
-    """Callbacks to run when the whole value is written."""
     immutable: bool = True
     _active: set[int] = field(default_factory=new_set)
 

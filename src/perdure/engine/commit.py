@@ -42,7 +42,12 @@ FRAMEWORK = WorkflowEventSource.FRAMEWORK
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class StoreCommitter:
-    """Commit checkpoints to a store under a lease."""
+    """Commit checkpoints to a store under a lease.
+
+    Attributes:
+        waiting: After a commit: the number of the newest command in the inbox, 0 if there is none.
+        commands: The inbox as it was read together with the journal; None if it was not.
+    """
 
     log: JournalLog
     clock: Clock
@@ -51,9 +56,7 @@ class StoreCommitter:
     head: Manifest | None
     span: Span
     waiting: int = 0
-    """After a commit: the number of the newest command in the inbox, 0 if there is none."""
     commands: Sequence[Command] | None = None
-    """The inbox as it was read together with the journal; None if it was not."""
     _has_committed: bool = False
 
     @property

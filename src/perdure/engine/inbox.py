@@ -53,16 +53,19 @@ _BY_DEFAULT = "the default"
 
 @value_class
 class Applied:
-    """A run with its commands and timers applied, ready to be committed."""
+    """A run with its commands and timers applied, ready to be committed.
+
+    Attributes:
+        consumed: The ids of the applied commands.
+        done: The ids of commands whose work is done without them.
+        failure: The error that ends the run after the commit.
+    """
 
     snapshot: Snapshot
     events: tuple[PendingEvent, ...] = ()
     consumed: tuple[str, ...] = ()
-    """The ids of the applied commands."""
     done: tuple[str, ...] = ()
-    """The ids of commands whose work is done without them."""
     failure: Exception | None = None
-    """The error that ends the run after the commit."""
 
     def then(
         self, snapshot: Snapshot, *events: PendingEvent, consumed: str | None = None, done: str | None = None
@@ -79,7 +82,16 @@ class Applied:
 
 @dataclass(kw_only=True, slots=True)
 class Inbox:
-    """The commands of a run, if its storage has an inbox, and its timers."""
+    """The commands of a run, if its storage has an inbox, and its timers.
+
+    Attributes:
+        waits: True to wait for timers of an idle run.
+        is_stale: True if the inbox must be read.
+        _applied: Applied commands that may still be in the inbox: their commit may have failed.
+        _changed: The snapshot of the loop when it last got a changed one.
+        _known_at: The snapshot at which the content of the inbox was known.
+        _read: Commands that were read with the journal and not looked at yet.
+    """
 
     graph: Graph
     values: Values
@@ -87,20 +99,14 @@ class Inbox:
     run_id: str
     store: Store | None
     waits: bool
-    """True to wait for timers of an idle run."""
     is_streamed: bool
     is_stale: bool = True
-    """True if the inbox must be read."""
     _commands: list[AnyCommand] = field(default_factory=new_list, init=False)
     _applied: tuple[str, ...] = field(default=(), init=False)
-    """Applied commands that may still be in the inbox: their commit may have failed."""
     _changed: Snapshot | None = field(default=None, init=False)
-    """The snapshot of the loop when it last got a changed one."""
     _newest: int = field(default=0, init=False)
     _known_at: Snapshot | None = field(default=None, init=False)
-    """The snapshot at which the content of the inbox was known."""
     _read: Sequence[Command] | None = field(default=None, init=False)
-    """Commands that were read with the journal and not looked at yet."""
 
     def offer(self, commands: Sequence[Command]) -> None:
         """Use these commands for the next look: they were read together with the journal."""

@@ -35,17 +35,20 @@ _CHILD_EVENTS = "child/told/"
 
 @dataclass(eq=False)
 class JournalLog:
-    """The records of a run since its head, in a store."""
+    """The records of a run since its head, in a store.
+
+    Attributes:
+        earlier_steps: By activation_id: the keys of the steps that an earlier attempt recorded.
+        before: The snapshot of the head, if it is known.
+    """
 
     store: Store
     lease: Lease
     codec: Codec
     records: dict[str, Kept] = field(default_factory=new_dict)
     earlier_steps: dict[str, list[str]] = field(default_factory=new_dict)
-    """By activation_id: the keys of the steps that an earlier attempt recorded."""
     head: str | None = None
     before: Snapshot | None = None
-    """The snapshot of the head, if it is known."""
     writing: asyncio.Task[None] | None = None
     _queued: list[JournalRecord] = field(default_factory=new_list)
 

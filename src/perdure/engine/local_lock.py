@@ -26,16 +26,19 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class LocalLock:
-    """The lock of one stream on a run and its executors."""
+    """The lock of one stream on a run and its executors.
+
+    Attributes:
+        key: The store's place and the run id, while it is locked.
+        stream: The stream that has the lock.
+    """
 
     executors: tuple[Executor, ...] = ()
     run_id: str = ""
     key: tuple[str, str] | None = None
-    """The store's place and the run id, while it is locked."""
     loop: asyncio.AbstractEventLoop | None = None
     released: asyncio.Event | None = None
     stream: weakref.ref[ResponseStream[Any, Any]] | None = None
-    """The stream that has the lock."""
 
     async def acquire(self, place: str, run_id: str) -> None:
         """Lock the run and the executors. Raises RunBusyError if another stream that is being read has them."""

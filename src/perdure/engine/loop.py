@@ -73,40 +73,43 @@ class Closing(Generic[ItemT]):
 
 @dataclass(slots=True)
 class RunLoop:
-    """Advance one run, or one sub-workflow. `snapshot` is always the newest committed one."""
+    """Advance one run, or one sub-workflow. `snapshot` is always the newest committed one.
+
+    Attributes:
+        committer: None if the run is not checkpointed.
+        inbox: None for a sub-workflow: its parent gets the commands and timers.
+        inside_of: For a sub-workflow: the id of its run, followed by the names of the enclosing executors.
+        only_applies_inbox: True if commands are committed and nothing is run.
+        carried: For a sub-workflow: its records in the parent's checkpoint.
+        describe: Return what to emit about the run once the waiting commands are applied.
+        _uncommitted: Events of a commit that failed.
+        _must_stop: True if a cancel command or the deadline came, and was not applied yet.
+        _failure: The error of a command that ends the run.
+    """
 
     graph: Graph
     snapshot: Snapshot
     values: Values
     committer: Committer | None
-    """None if the run is not checkpointed."""
     scope_id: str
     streaming: bool = False
     run_kwargs: dict[str, Any] = field(default_factory=new_dict)
     changes: ChangeDetector = field(default_factory=ChangeDetector)
     clock: Clock = field(default_factory=SystemClock)
     inbox: Inbox | None = None
-    """None for a sub-workflow: its parent gets the commands and timers."""
     run_id: str = ""
     inside_of: str = ""
-    """For a sub-workflow: the id of its run, followed by the names of the enclosing executors."""
     span: Span = NO_SPAN
     only_applies_inbox: bool = False
-    """True if commands are committed and nothing is run."""
     carried: Mapping[str, object] = field(default_factory=new_dict)
-    """For a sub-workflow: its records in the parent's checkpoint."""
     budget: BudgetTracker = field(default_factory=BudgetTracker)
     describe: Callable[[Snapshot], Events] | None = None
-    """Return what to emit about the run once the waiting commands are applied."""
     _journal: Journal = field(default_factory=Journal, init=False)
     _fan_ins: Mapping[str, FanIn] = field(default_factory=new_dict, init=False)
     _uncommitted: list[PendingEvent] = field(default_factory=new_list, init=False)
-    """Events of a commit that failed."""
     _superstep: Superstep | None = field(default=None, init=False)
     _must_stop: bool = field(default=False, init=False)
-    """True if a cancel command or the deadline came, and was not applied yet."""
     _failure: Exception | None = field(default=None, init=False)
-    """The error of a command that ends the run."""
     _watchers: list[asyncio.Task[None]] = field(default_factory=new_list, init=False)
 
     async def run(self) -> AsyncGenerator[Events]:

@@ -83,7 +83,16 @@ class Blueprint:
 
 @dataclass(slots=True)
 class LoadedRun:
-    """A run in memory, as a workflow instance holds it between two calls."""
+    """A run in memory, as a workflow instance holds it between two calls.
+
+    Attributes:
+        first_input: The message that began a run without a storage.
+        is_new: True if nothing has been committed yet and the executors must be asked for their first states.
+        is_unstored_fork: True if it is a fork that the store does not know yet.
+        is_ahead: True if the snapshot holds something that could not be committed.
+        written: The content of the head, so that the next checkpoint writes only the difference.
+        read_from: The checkpoint that the snapshot was read from. Its values are decoded when they are used.
+    """
 
     origin: NewRun
     snapshot: Snapshot
@@ -94,18 +103,12 @@ class LoadedRun:
     position: int = -1
     run_kwargs: dict[str, Any] = field(default_factory=new_dict)
     first_input: object = ABSENT
-    """The message that began a run without a storage."""
     is_new: bool = False
-    """True if nothing has been committed yet and the executors must be asked for their first states."""
     is_unstored_fork: bool = False
-    """True if it is a fork that the store does not know yet."""
     is_ahead: bool = False
-    """True if the snapshot holds something that could not be committed."""
     written: Written | None = None
-    """The content of the head, so that the next checkpoint writes only the difference."""
     writer: Writer | None = None
     read_from: str | None = None
-    """The checkpoint that the snapshot was read from. Its values are decoded when they are used."""
 
     @property
     def run_id(self) -> str:

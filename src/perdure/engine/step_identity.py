@@ -273,18 +273,21 @@ def _old_call(key: str, rest: str) -> _OldCall:
 
 
 class OldSteps:
-    """Match the calls of one attempt at an activation with the records of an earlier version."""
+    """Match the calls of one attempt at an activation with the records of an earlier version.
+
+    Attributes:
+        _calls: By stem (the key up to the position), then by key.
+        _scopes: The places of the handler and of steps in which an earlier version has called steps.
+        taken: The keys of records that calls have.
+    """
 
     def __init__(self, activation_id: str, keys: Iterable[str]) -> None:
         self._calls: defaultdict[str, dict[str, _OldCall]] = defaultdict(dict)
-        """By stem (the key up to the position), then by key."""
         for key in keys:
             for stem, call in _calls_in(activation_id, key):
                 self._calls[stem].setdefault(call.key, call)
         self._scopes = {activation_id, *(stem.rpartition("/step/")[0] for stem in self._calls)}
-        """The places of the handler and of steps in which an earlier version has called steps."""
         self.taken: set[str] = set()
-        """The keys of records that calls have."""
         self._paths: WeakKeyDictionary[asyncio.Task[Any], str] = WeakKeyDictionary()
         self._counts: Counter[tuple[str, str]] = Counter()
 

@@ -67,7 +67,12 @@ NOT_DONE: Final = NotDone.NOT_DONE
 
 @value_class
 class _Step:
-    """A call of a step: where its record is, its idempotency key, the digest of its arguments."""
+    """A call of a step: where its record is, its idempotency key, the digest of its arguments.
+
+    Attributes:
+        is_in_line: True if the task of the calling code does nothing but await it.
+        round: The number of times it was started before a crash interrupted it.
+    """
 
     call: StepCall
     scope: CallScope
@@ -78,9 +83,7 @@ class _Step:
     digest: str | None = None
     mismatch: StepMismatchError | None = None
     is_in_line: bool = False
-    """True if the task of the calling code does nothing but await it."""
     round: int = 0
-    """The number of times it was started before a crash interrupted it."""
 
     @property
     def name(self) -> str:
@@ -415,16 +418,19 @@ class Steps:
 
 @dataclass(slots=True, eq=False)
 class _Raised:
-    """An error that a step has raised."""
+    """An error that a step has raised.
+
+    Attributes:
+        record: The record of the step, without the error.
+        task: The task that the error was raised to.
+        is_past: True if the handler has surely gone on past the error.
+    """
 
     error: Exception
     record: StepRecord | None
-    """The record of the step, without the error."""
     task: asyncio.Task[Any] | None = None
-    """The task that the error was raised to."""
     is_recorded: bool = False
     is_past: bool = False
-    """True if the handler has surely gone on past the error."""
 
 
 class CaughtErrors:

@@ -36,39 +36,43 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ActivationContext:
-    """Everything the activations of a superstep share."""
+    """Everything the activations of a superstep share.
+
+    Attributes:
+        root_id: Identifies run, fork and sub-workflow, so that ids derived from it are the same for every attempt.
+        run_kwargs: The kwargs of the run, including those that are not stored.
+        run_id: The id of the run; inside a sub-workflow, followed by the names of the enclosing executors.
+        keeps_records: True if a later attempt will find what an activation records.
+        has_records: True if an earlier attempt has recorded anything.
+        emitted: Events that the reader of the run has not taken yet.
+        reader: Set while the reader waits: a streaming one for events, any other for the end of the superstep.
+        overlays: By executor: the writes of its earlier activations in this superstep.
+        children: By executor: its sub-workflow as its earlier activations in this superstep left it.
+        opened: The ids of the requests opened in this superstep.
+        shown: By activation: the outputs and requests that the reader has got, and that count when the superstep
+            commits.
+    """
 
     graph: Graph
     snapshot: Snapshot
     values: Values
     root_id: str
-    """Identifies run, fork and sub-workflow, so that ids derived from it are the same for every attempt."""
     run_kwargs: dict[str, Any]
-    """The kwargs of the run, including those that are not stored."""
     journal: Journal
     clock: Clock
     run_id: str
-    """The id of the run; inside a sub-workflow, followed by the names of the enclosing executors."""
     span: Span
     streaming: bool
     is_checkpointed: bool
     keeps_records: bool
-    """True if a later attempt will find what an activation records."""
     has_records: bool
-    """True if an earlier attempt has recorded anything."""
     budget: BudgetTracker
     emitted: list[WorkflowEvent[Any]] = field(default_factory=new_list)
-    """Events that the reader of the run has not taken yet."""
     reader: asyncio.Future[None] | None = None
-    """Set while the reader waits: a streaming one for events, any other for the end of the superstep."""
     overlays: dict[str, dict[StateKey, Write]] = field(default_factory=new_dict)
-    """By executor: the writes of its earlier activations in this superstep."""
     children: dict[str, Snapshot] = field(default_factory=new_dict)
-    """By executor: its sub-workflow as its earlier activations in this superstep left it."""
     opened: set[str] = field(default_factory=new_set)
-    """The ids of the requests opened in this superstep."""
     shown: dict[str, list[WorkflowEvent[Any]]] = field(default_factory=new_dict)
-    """By activation: the outputs and requests that the reader has got, and that count when the superstep commits."""
 
     def emit(self, event: WorkflowEvent[Any]) -> None:
         """Emit an event to the reader of the run."""
@@ -142,28 +146,30 @@ class Superstep:
     `async with` starts them, and `next_events` is called until there are none. Then `results` holds the result of each
     activation in plan order. On exit nothing runs any more, and unless the superstep `is_committed` the executors are
     restored to their state before it.
+
+    Attributes:
+        slots: Limits how many activations run at once.
+        is_over: True if all activations have ended, one has failed, or the superstep was stopped.
+        recording: Records the ended activations in the next turn of the event loop. The commit cancels it.
+        _lanes: The tasks, one for each executor.
+        _error: The first error of an activation.
+        _last: By executor: its ended activation that is the last in plan order.
+        _states: By executor: the state after its last ended activation in this superstep.
     """
 
     activations: Sequence[Activation]
     context: ActivationContext
     changes: ChangeDetector
     slots: asyncio.Semaphore | None
-    """Limits how many activations run at once."""
     is_over: bool = False
-    """True if all activations have ended, one has failed, or the superstep was stopped."""
     is_committed: bool = False
     recording: asyncio.Handle | None = None
-    """Records the ended activations in the next turn of the event loop. The commit cancels it."""
     _lanes: list[asyncio.Task[None]] = field(default_factory=new_list)
-    """The tasks, one for each executor."""
     _lanes_running: int = 0
     _error: BaseException | None = None
-    """The first error of an activation."""
     _results: dict[str, ActivationResult] = field(default_factory=new_dict)
     _last: dict[str, ActivationResult] = field(default_factory=new_dict)
-    """By executor: its ended activation that is the last in plan order."""
     _states: dict[str, object] = field(default_factory=new_dict)
-    """By executor: the state after its last ended activation in this superstep."""
     _unrecorded: list[ActivationResult] = field(default_factory=new_list)
 
     @property

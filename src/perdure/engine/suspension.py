@@ -57,14 +57,16 @@ class Suspender:
 
     After `end` the handler has returned, or `waits_for` says why it was suspended. Steps in flight are finished first,
     so that they are not repeated. The cancellation passes through everything that the handler awaits.
+
+    Attributes:
+        task: The handler's own task; None when it has ended.
+        cancelled_before: How often the task was cancelled before the handler began.
     """
 
     executor_id: str
     clock: Clock
     task: asyncio.Task[Any] | None
-    """The handler's own task; None when it has ended."""
     cancelled_before: int
-    """How often the task was cancelled before the handler began."""
     waits_for: Wait | None = None
     _in_flight: int = 0
     _waits: dict[asyncio.Future[None], tuple[Wait, asyncio.Task[Any]]] = field(default_factory=new_dict)

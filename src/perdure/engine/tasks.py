@@ -101,17 +101,19 @@ class CallScope:
     """The code that calls steps: the handler, or the function of a step. Each attempt has a new one.
 
     Calls are counted in it, so that each entry of the code gives them the same identities.
+
+    Attributes:
+        place: The beginning of the keys of all records that belong to it.
+        task: The task that the code itself runs in. In any other task the order of calls is a matter of timing.
+        calls: The calls of steps and questions that have not ended.
     """
 
     place: str
-    """The beginning of the keys of all records that belong to it."""
     task: asyncio.Task[Any] | None
-    """The task that the code itself runs in. In any other task the order of calls is a matter of timing."""
     ordinals: Counter[str] = field(default_factory=Counter[str])
     positions: Counter[str] = field(default_factory=Counter[str])
     numberings: defaultdict[str, Numbering] = field(default_factory=lambda: defaultdict(Numbering))
     calls: set[OpenCall] = field(default_factory=new_set)
-    """The calls of steps and questions that have not ended."""
 
     def new_call(self, *, is_own: bool) -> OpenCall:
         """Return a new call, made in the code's own task or not."""
@@ -138,19 +140,23 @@ class OpenCall:
 
 @dataclass(slots=True, eq=False)
 class RunningStep(CallScope):
-    """A step whose function is running."""
+    """A step whose function is running.
+
+    Attributes:
+        owner: The steps of its activation: its function may run another workflow, whose steps are not inside of this
+            one.
+        is_awaited_in_line: True if the task of the code around it does nothing but await it.
+        may_restart: True if it may be suspended in the middle, and started again.
+        is_function: True if its function is a functional workflow, which is suspended and re-entered as a handler is.
+    """
 
     owner: object = None
-    """The steps of its activation: its function may run another workflow, whose steps are not inside of this one."""
     key: str = ""
     spent: dict[str, float] = field(default_factory=new_dict)
     outer: RunningStep | None = None
     is_awaited_in_line: bool = True
-    """True if the task of the code around it does nothing but await it."""
     may_restart: bool = True
-    """True if it may be suspended in the middle, and started again."""
     is_function: bool = False
-    """True if its function is a functional workflow, which is suspended and re-entered as a handler is."""
 
     def enclosing(self) -> Iterator[RunningStep]:
         """Iterate over this step and those around it."""

@@ -243,14 +243,17 @@ def _terms(request: Request, give: Callable[[object], Any]) -> Terms:
 
 @dataclass(eq=False)
 class ChildRun:
-    """A run inside an activation. Its supersteps are records of the enclosing run."""
+    """A run inside an activation. Its supersteps are records of the enclosing run.
+
+    Attributes:
+        prefix: The beginning of the keys of its records.
+        scope_id: Ids inside are derived from this.
+    """
 
     graph: Graph
     activation: ActivationRecorder
     prefix: str
-    """The beginning of the keys of its records."""
     scope_id: str
-    """Ids inside are derived from this."""
     name: str
     run_kwargs: dict[str, Any]
     streaming: bool

@@ -122,13 +122,15 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
     In a workflow each response is a step: it is durable before the caller gets it, and a resumed run reuses it. Add
     layers in this order: `class MyClient(FunctionInvocationLayer, ChatMiddlewareLayer, ChatTelemetryLayer,
     BaseChatClient)`.
+
+    Attributes:
+        OTEL_PROVIDER_NAME: The provider's name in traces.
+        STORES_BY_DEFAULT: True if the provider stores conversations, so that an agent doesn't.
     """
 
     OTEL_PROVIDER_NAME: ClassVar[str] = "unknown"
-    """The provider's name in traces."""
 
     STORES_BY_DEFAULT: ClassVar[bool] = False
-    """True if the provider stores conversations, so that an agent doesn't."""
 
     def __init__(
         self,

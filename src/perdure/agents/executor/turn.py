@@ -84,16 +84,18 @@ class LiveSession:
     """The session object that the program holds, kept up to date with what runs do to the session.
 
     A run continues from its own record. Changes that the program makes to the object are seen by the next turn.
+
+    Attributes:
+        _pristine: The session before any run. A new run starts with it.
+        _left: The session when the object was last updated.
+        _kept: The last stored record, with its decoded elements.
     """
 
     def __init__(self, session: AgentSession) -> None:
         self.session = session
         self._pristine: SessionRecord | None = None
-        """The session before any run. A new run starts with it."""
         self._left: SessionRecord | None = None
-        """The session when the object was last updated."""
         self._kept: SessionRecord | None = None
-        """The last stored record, with its decoded elements."""
 
     def base(self, stored: SessionRecord | None, *, is_shared: bool) -> SessionRecord:
         """Return the record that a turn starts from."""

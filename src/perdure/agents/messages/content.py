@@ -74,6 +74,10 @@ class Content:
     """One part of a message. `type` decides which fields are meaningful.
 
     `raw_representation` is the provider's own object. It is never stored, compared or serialized.
+
+    Attributes:
+        informational_only: True for a call that the provider has already made.
+        user_input_request: True if the user has to answer before the agent continues.
     """
 
     type: ContentType
@@ -91,7 +95,6 @@ class Content:
     arguments: CallArguments = None
     exception: str | None = None
     informational_only: bool = False
-    """True for a call that the provider has already made."""
     result: Any = None
     items: Sequence[Content] | None = None
     file_id: str | None = None
@@ -113,7 +116,6 @@ class Content:
     id: str | None = None
     function_call: Content | None = None
     user_input_request: bool | None = None
-    """True if the user has to answer before the agent continues."""
     approved: bool | None = None
     consent_link: str | None = None
     annotations: Sequence[Mapping[str, Any]] | None = None

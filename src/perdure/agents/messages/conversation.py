@@ -191,14 +191,17 @@ def repair_conversation(messages: Sequence[Message], *, is_complete: bool = True
 
 @dataclass(slots=True)
 class _Entry:
-    """A message and the contents of it that a model may see."""
+    """A message and the contents of it that a model may see.
+
+    Attributes:
+        is_undecided: True if a call of this message waits for approval.
+        answered: Ids of the calls that this message approves or rejects.
+    """
 
     message: Message
     contents: list[Content]
     is_undecided: bool = False
-    """True if a call of this message waits for approval."""
     answered: set[str | None] = field(default_factory=set["str | None"])
-    """Ids of the calls that this message approves or rejects."""
 
 
 def _without_approvals(messages: Sequence[Message]) -> list[_Entry]:
@@ -230,17 +233,20 @@ def _without_approvals(messages: Sequence[Message]) -> list[_Entry]:
 
 
 class _Pairs:
-    """Match results with calls. Calls are identified by `id()`, because call ids may repeat."""
+    """Match results with calls. Calls are identified by `id()`, because call ids may repeat.
+
+    Attributes:
+        calls: The calls of each message.
+        moved: Results and calls that don't stay in their message.
+        late: Calls that move to where their results came, because the model had gone on speaking before.
+    """
 
     def __init__(self, entries: list[_Entry]) -> None:
         self._entries = entries
         self.calls: list[list[Content]] = []
-        """The calls of each message."""
         self._results: dict[int, Content] = {}
         self.moved: set[int] = set()
-        """Results and calls that don't stay in their message."""
         self.late: dict[int, list[Content]] = {}
-        """Calls that move to where their results came, because the model had gone on speaking before."""
         hosted = {each.call_id for entry in entries for each in entry.contents if each.informational_only}
         early: defaultdict[str | None, deque[Content]] = defaultdict(deque)
         for place, entry in enumerate(entries):

@@ -22,6 +22,16 @@ class FunctionInvocationContext:
 
     In a workflow, the tools of one response that take this context are called one after the other, so that each sees
     the session as the previous one left it.
+
+    Attributes:
+        result: The tool's result. Middleware may replace it.
+        kwargs: The `function_invocation_kwargs` of the run.
+        tools: The model's tools in this turn; None outside a turn.
+        answers: The answers, if the tool has asked with UserInputRequiredException.
+        added_tools: The tools that this call added.
+        removed_tools: The names of the tools that this call removed.
+        idempotency_key: A key for services that do a thing once per key, such as payment providers. In a workflow every
+            attempt of the call has the same key, in any process.
     """
 
     def __init__(  # noqa: PLR0917 - public signature
@@ -42,22 +52,12 @@ class FunctionInvocationContext:
         self.session = session
         self.metadata: dict[str, Any] = dict(metadata or {})
         self.result = result
-        """The tool's result. Middleware may replace it."""
         self.kwargs: dict[str, Any] = dict(kwargs or {})
-        """The `function_invocation_kwargs` of the run."""
         self.tools = tools
-        """The model's tools in this turn; None outside a turn."""
         self.answers: tuple[Content, ...] = tuple(answers)
-        """The answers, if the tool has asked with UserInputRequiredException."""
         self.added_tools: list[Any] = []
-        """The tools that this call added."""
         self.removed_tools: list[str] = []
-        """The names of the tools that this call removed."""
         self.idempotency_key = idempotency_key or (step_key() if is_inside_step() else SystemClock().new_id())
-        """A key for services that do a thing once per key, such as payment providers.
-
-        In a workflow every attempt of the call has the same key, in any process.
-        """
 
     def add_tools(self, tools: Any) -> None:
         """Give the model more tools, from its next response to the end of the turn.

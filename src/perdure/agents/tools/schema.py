@@ -101,15 +101,18 @@ class ArgumentsError(TypeError):
 
 @dataclass(frozen=True, slots=True)
 class CallSignature:
-    """The signature of a tool's function, beyond the arguments that a model provides."""
+    """The signature of a tool's function, beyond the arguments that a model provides.
+
+    Attributes:
+        parameters: The parameters that a model provides.
+        context: The parameter that gets the FunctionInvocationContext.
+        receiver: `self` or `cls` of a function defined in a class.
+    """
 
     parameters: tuple[inspect.Parameter, ...] = ()
-    """The parameters that a model provides."""
     context: str | None = None
-    """The parameter that gets the FunctionInvocationContext."""
     takes_kwargs: bool = False
     receiver: str | None = None
-    """`self` or `cls` of a function defined in a class."""
 
     @classmethod
     def of(cls, func: Callable[..., Any], *, name: str, allow_bare_ctx: bool) -> CallSignature:

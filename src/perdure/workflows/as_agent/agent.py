@@ -73,7 +73,14 @@ class AgentRunOptions(TypedDict, total=False):
 
 @dataclass(eq=False)
 class AgentCall:
-    """One call of a workflow agent."""
+    """One call of a workflow agent.
+
+    Attributes:
+        may_nest: True if the call names no checkpoint or storage: then an enclosing handler call may keep the run.
+        state: The state of the session, or its stand-in in calls without one.
+        has_news: True if the providers have something to store.
+        asked_again: Open requests that were sent before and are repeated.
+    """
 
     agent: WorkflowAgent
     messages: list[Message]
@@ -83,15 +90,11 @@ class AgentCall:
     kwargs: Mapping[str, Mapping[str, Any] | None]
     streaming: bool
     may_nest: InitVar[bool]
-    """True if the call names no checkpoint or storage: then an enclosing handler call may keep the run."""
     memory: RunMemory
     state: dict[str, Any]
-    """The state of the session, or its stand-in in calls without one."""
     context: SessionContext = field(init=False)
     has_news: bool = field(default=False, init=False)
-    """True if the providers have something to store."""
     asked_again: set[str] = field(default_factory=set[str], init=False)
-    """Open requests that were sent before and are repeated."""
     _stored_in: AgentSession | None = field(default=None, init=False)
 
     def __post_init__(self, may_nest: bool) -> None:
@@ -280,13 +283,17 @@ class WorkflowAgent(BaseAgent):
 
     The agent answers one call at a time, because the workflow is one instance. Sessions may take turns. To serve users
     in parallel, use an agent with its own workflow instance for each.
+
+    Attributes:
+        records_itself: Its calls are recorded one by one, so the enclosing executor doesn't record the turn as a whole.
+        _asked: By request: the state of the call without a session that it belongs to.
+        _last_state: The state of the last call without a session.
     """
 
     REQUEST_INFO_FUNCTION_NAME: ClassVar[str] = REQUEST_INFO_FUNCTION_NAME
     RequestInfoFunctionArgs = RequestInfoFunctionArgs
 
     records_itself: ClassVar[bool] = True
-    """Its calls are recorded one by one, so the enclosing executor doesn't record the turn as a whole."""
 
     def __init__(
         self,
@@ -314,9 +321,7 @@ class WorkflowAgent(BaseAgent):
         self._workflow = workflow
         self._memory = RunMemory()
         self._asked = RecentRuns[dict[str, Any]]()
-        """By request: the state of the call without a session that it belongs to."""
         self._last_state: dict[str, Any] = {}
-        """The state of the last call without a session."""
         self._caller: weakref.ref[Any] | None = None
         self._has_warned = False
 

@@ -36,16 +36,19 @@ _REMEMBERED_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class KnownRun:
-    """Facts about a run that only this process knows."""
+    """Facts about a run that only this process knows.
+
+    Attributes:
+        turn: The last turn that was begun.
+        said: Its input.
+        before: The run before that turn, if no storage has it.
+        loaded_run: The run itself, if no storage has it.
+    """
 
     turn: int
-    """The last turn that was begun."""
     said: Sequence[Message]
-    """Its input."""
     before: Snapshot
-    """The run before that turn, if no storage has it."""
     loaded_run: LoadedRun | None = None
-    """The run itself, if no storage has it."""
 
 
 class RecentRuns(OrderedDict[str, T]):
@@ -59,14 +62,17 @@ class RecentRuns(OrderedDict[str, T]):
 
 
 class RunMemory:
-    """The runs of an agent by id. Without a storage this is all there is of them."""
+    """The runs of an agent by id. Without a storage this is all there is of them.
+
+    Attributes:
+        left_runs: Runs that a handler used, as it left them.
+        stream: The workflow's stream while it is read.
+    """
 
     def __init__(self) -> None:
         self.runs = RecentRuns[KnownRun]()
         self.left_runs = RecentRuns[Snapshot]()
-        """Runs that a handler used, as it left them."""
         self.stream: weakref.ref[ResponseStream[Any, Any]] | None = None
-        """The workflow's stream while it is read."""
 
 
 class Conversation:
@@ -371,20 +377,23 @@ STATE_KEY = "workflow"
 
 @dataclass(slots=True)
 class RunPosition:
-    """The position of a run after the last successful turn. The run may have begun another turn since."""
+    """The position of a run after the last successful turn. The run may have begun another turn since.
+
+    Attributes:
+        told: The number of the turn's outputs that the session has.
+        is_open: True if requests are open.
+        asked: The open requests. A message without a request id answers one of these.
+        heard: The length of each history when the last turn began. The run has seen these messages.
+    """
 
     agent: str = ""
     run_id: str | None = None
     turn: int = 0
     checkpoint_id: str | None = None
     told: int = 0
-    """The number of the turn's outputs that the session has."""
     is_open: bool = False
-    """True if requests are open."""
     asked: list[str] = field(default_factory=list[str])
-    """The open requests. A message without a request id answers one of these."""
     heard: dict[str, int] = field(default_factory=dict[str, int])
-    """The length of each history when the last turn began. The run has seen these messages."""
 
     @classmethod
     def of(cls, state: MutableMapping[str, Any], agent: str) -> RunPosition:

@@ -247,16 +247,19 @@ class DiscardingUpdate(AgentResponseUpdate):
 
 @dataclass(slots=True)
 class ResponseBuilder:
-    """Build the response of one call. All its parts have one `response_id`."""
+    """Build the response of one call. All its parts have one `response_id`.
+
+    Attributes:
+        _speaker: The author of the last update without a message id.
+        _given: By the identity of an event: the event, and the updates that were made of it.
+    """
 
     agent_name: str | None
     response_id: str
     clock: Clock
     _speaker: tuple[str | None, ...] = field(default=(), init=False)
-    """The author of the last update without a message id."""
     _message_id: str = field(default="", init=False)
     _given: dict[int, tuple[WorkflowEvent[Any], list[AgentResponseUpdate]]] = field(default_factory=dict, init=False)  # pyright: ignore[reportUnknownVariableType]
-    """By the identity of an event: the event, and the updates that were made of it."""
 
     def complete(self, events: Iterable[WorkflowEvent[Any]]) -> AgentResponse[Any]:
         """Build a complete response. Raises AgentInvalidRequestException for stream updates."""
