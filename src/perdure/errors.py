@@ -261,7 +261,10 @@ class ExecutorTimeoutError(WorkflowRunnerException, TimeoutError):
     def __init__(self, executor_id: str, *, seconds: float) -> None:
         self.executor_id = executor_id
         self.seconds = seconds
-        super().__init__(f"executor {executor_id!r} did not finish within {seconds:g} seconds")
+        super().__init__(
+            f"executor {executor_id!r} did not finish within {seconds:g} seconds; raise its timeout, or give it a "
+            "retry policy"
+        )
 
 
 class BudgetExceededError(WorkflowRunnerException):
@@ -436,7 +439,9 @@ class StaleHeadError(WorkflowCheckpointException):
         self.expected = expected
         self.head = head
         if head is None:
-            super().__init__(f"run {run_id!r} was at {expected!r} and does not exist any more: it was deleted")
+            super().__init__(
+                f"run {run_id!r} was at {expected!r} and does not exist any more: it was deleted; start a new run"
+            )
             return
         super().__init__(
             f"run {run_id!r} is at {head!r}, not at {expected!r}: another process has advanced it, "
@@ -583,7 +588,7 @@ class LeaseLostError(RunError):
         self.owner = owner
         super().__init__(
             f"run {run_id!r} was taken over by {owner}; this process can no longer write to it, "
-            "and nothing more was written"
+            "and nothing more was written; the other process continues the run, or resume it with run(run_id=...)"
         )
 
 

@@ -215,4 +215,6 @@ async def test_something_that_nobody_waits_for_is_ignored_with_a_warning() -> No
     workflow = Troupe(_pipeline()).workflow()
     await workflow.run("one")
     told = [event.data for event in await workflow.run(NodeResult("draft", 0)) if event.type == "diagnostic"]
-    assert [each.message for each in told] == ["'draft' has put out something that it was not asked for; it is ignored"]
+    assert [each.message for each in told] == [
+        "a late or repeated result of node 'draft' is ignored; nothing needs to be done"
+    ]

@@ -243,7 +243,7 @@ async def test_a_denial_ends_the_execution_orderly() -> None:
     assert result.outputs == {"a.answer": "a(go)", "c.answer": "c(a(go))"}
     assert played.told("workflow_completed")[0].failed_nodes == ("b",)
     (warning,) = played.told("diagnostic")
-    assert warning.message.endswith("and the execution ends once 'c' has: answer what is asked")
+    assert warning.message.endswith("and the execution ends after 'c': answer open requests")
 
 
 async def test_after_a_denial_no_fallback_begins() -> None:

@@ -44,5 +44,5 @@ async def test_restoring_a_run_that_is_deleted_meanwhile_says_that_it_is_gone() 
 
 def test_commit_to_a_deleted_run_does_not_blame_another_process() -> None:
     assert str(StaleHeadError("r", expected="r@1", head=None)) == (
-        "run 'r' was at 'r@1' and does not exist any more: it was deleted"
+        "run 'r' was at 'r@1' and does not exist any more: it was deleted; start a new run"
     )

@@ -521,9 +521,15 @@ def _find_handler(recorder: ActivationRecorder) -> tuple[Any, ...]:
         found = handler_of(executor, message)
         if found is not None:
             return found, message, context
-    else:
-        request = recorder.request_data
-        found = response_handler_of(executor, request, message)
-        if found is not None:
-            return found, request, message, context
-    raise TypeError(f"executor {executor.id!r} has no handler for a {type_of(message)}")
+        kind = type_of(message)
+        raise TypeError(
+            f"executor {executor.id!r} has no handler for a {kind}; add a @handler for {kind}, or change the edge"
+        )
+    request = recorder.request_data
+    found = response_handler_of(executor, request, message)
+    if found is not None:
+        return found, request, message, context
+    raise TypeError(
+        f"executor {executor.id!r} has no handler for a {type_of(message)} that answers a {type_of(request)}; "
+        "add a @response_handler for these two types"
+    )

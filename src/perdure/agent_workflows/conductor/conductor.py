@@ -146,12 +146,17 @@ def _request_in(messages: Message | Sequence[str | Message]) -> str:
             break
     text = "\n\n".join(each for each in texts if each.strip())
     if not text:
-        raise ValueError("an agent workflow begins with a request, and these messages have no text")
+        raise ValueError(
+            "an agent workflow begins with a request, and these messages have no text; send at least one that has"
+        )
     return text
 
 
 class _Execution:
-    """An execution during one handler call of the conductor."""
+    """An execution during one handler call of the conductor.
+
+    An error must not undo what this call did. So the conductor sends itself `Continue`, and raises in that superstep.
+    """
 
     def __init__(self, conductor: Conductor, ctx: Context) -> None:
         self._conductor = conductor
@@ -160,7 +165,7 @@ class _Execution:
         self._ctx = ctx
         self._state = ExecutionState(ctx.scope())
         self._threads = ExecutionThreads(conductor.conversations, self._state, ctx)
-        # Nothing has happened in this call yet that a failure would undo.
+        # True while a failure would undo nothing of this call. Only `on_continue` starts that way.
         self._may_fail = False
 
     async def begin(self, request: Any) -> None:
@@ -230,6 +235,7 @@ class _Execution:
         """Continue, maybe in another process, with a changed definition, or in a fork. Raises AgentWorkflowError."""
         await self._threads.adopt_fork()
         record, plan = self._state.record, self._plan
+        # `digest` and `terms` are stored names: the digests of the edges and of their conditions.
         if record.digest != plan.edges_digest:
             changed = ", ".join(sorted(set(self._state.edges).symmetric_difference(plan.edge_names)))
             raise AgentWorkflowError(
@@ -244,7 +250,7 @@ class _Execution:
             self._state.set_requirements(plan.requirements_digest, plan.requirements)
 
     async def _ignore_late_result(self, actor: str) -> None:
-        message = f"{actor!r} has put out something that it was not asked for; it is ignored"
+        message = f"a late or repeated result of node {actor!r} is ignored; nothing needs to be done"
         await self._diagnose(message, level="warning", node_id=actor)
 
     async def _apply(self, move: Move | None, unread: Iterable[str] = ()) -> None:
@@ -303,7 +309,7 @@ class _Execution:
         return await self._finish_task(task, "completed", self._state.outputs[node_id])
 
     async def _send_continue(self) -> None:
-        """Continue in a superstep of its own: what came before is committed then, and a failure cannot undo it."""
+        """Let the next superstep raise the error: by then this call is committed."""
         if not self._state.record.is_called:
             self._state.update(is_called=True)
             await self._ctx.send_message(Continue(), target_id=CONDUCTOR)
@@ -335,8 +341,8 @@ class _Execution:
         is_in_thread = is_request and last is not None and last.role == "user" and last.text == text
         if not is_compared:
             return TaskRecord(text, is_in_thread)
-        messages = [message.to_dict() for message in history]
-        return TaskRecord(text, is_in_thread, self._ctx.approval_digest([text, messages]))
+        seen = [message.to_dict() for message in history]
+        return TaskRecord(text, is_in_thread, self._ctx.approval_digest([text, seen]))
 
     def _is_unchanged(self, node_id: str, task: TaskRecord) -> bool:
         """Return True if a node had the same task in the pass before, and succeeded."""
@@ -365,7 +371,7 @@ class _Execution:
         await self._report_end(task, error=error)
         on_error = self._plan.nodes[task.actor].on_error
         if on_error.mode == "stop" and not is_denied:
-            # It failed under another error mode, before a resume. Under this one the resume tries it again.
+            # The mode was changed to `stop` after the failure: try the node again.
             self._state.active.set(task.actor, None)
             await self._send_same_task(task)
             return None
@@ -434,7 +440,7 @@ class _Execution:
         move = scheduling.halt(self._plan, self._state.progress, failed, reason)
         others = ", ".join(map(repr, self._plan.in_order(move.progress.active)))
         if others:
-            message = f"{reason}; nobody else begins, and the execution ends once {others} has: answer what is asked"
+            message = f"{reason}; no further node starts, and the execution ends after {others}: answer open requests"
             await self._diagnose(message, level="warning", node_id=task.node_id)
         return move
 
@@ -588,7 +594,9 @@ async def _holds(edge: Edge, outputs: Mapping[str, Any], request: Any) -> bool:
         answer = edge.predicate(context)
         return bool(await answer if inspect.isawaitable(answer) else answer)
     except Exception as error:
-        raise AgentWorkflowError(f"the predicate of edge {edge.name} raised {type(error).__name__}: {error}") from error
+        raise AgentWorkflowError(
+            f"the predicate of edge {edge.name} raised {type(error).__name__}: {error}; fix it and resume the execution"
+        ) from error
 
 
 def _describe_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:

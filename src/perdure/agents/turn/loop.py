@@ -387,7 +387,10 @@ class TurnLoop:
                 ready.append(call)
         unknown = [call.name for call in calls if call.name not in tools]
         if unknown and self.limits.get("terminate_on_unknown_calls") and not waiting and not declared:
-            raise KeyError(f"the model called an unknown tool {unknown[0]!r}; the tools are {sorted(tools)}")
+            raise KeyError(
+                f"the model called an unknown tool {unknown[0]!r}; the tools are {sorted(tools)}; "
+                "give the agent this tool, or unset terminate_on_unknown_calls"
+            )
         asked = self._ask_for_approval(waiting, ready) if waiting else []
         outcome = await self._call_tools([] if waiting else [Decision(call) for call in ready])
         # The user of the agent answers calls of declared tools.

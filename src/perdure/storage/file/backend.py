@@ -455,7 +455,8 @@ class FileBackend:
             yield
         except OSError as error:
             raise WorkflowCheckpointException(
-                f"the directory {str(self._path)!r} can't be used: {error}; fix this and try again"
+                f"the directory {str(self._path)!r} can't be used: {error}; check that it is writable and that the "
+                "disk has space left, then try again"
             ) from error
 
 

@@ -216,7 +216,7 @@ class Conversation:
             return self._continue(loaded_run)
         situation = "the session has the result" if is_of_this_turn else "the run has gone on since"
         raise AgentException(
-            f"{', '.join(map(repr, answers))} was answered before, and {situation}; read the session's history, or "
+            f"already answered: {', '.join(map(repr, answers))}; {situation}: read the session's history, or "
             "send something new"
         )
 
