@@ -224,6 +224,7 @@ from perdure.workflows import (
     WorkflowAgent,
     WorkflowBuilder,
     WorkflowExecutor,
+    WorkflowInvocationKwargs,
     WorkflowRunResult,
     run_sync,
 )
@@ -433,6 +434,7 @@ __all__ = [
     "WorkflowEventType",
     "WorkflowException",
     "WorkflowExecutor",
+    "WorkflowInvocationKwargs",
     "WorkflowMessage",
     "WorkflowRunResult",
     "WorkflowRunState",

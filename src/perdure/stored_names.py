@@ -44,6 +44,7 @@ _FIRST_MODULES = {
     "perdure.agent_workflows.workflow_running": "agent_workflows:RunOptions",
     "perdure.agents.content": "Content UsageDetails",
     "perdure.agents.options": "ChatOptions ToolMode",
+    "perdure.engine.call": "WorkflowInvocationKwargs",
     "perdure.mcp.choosing": "MCPSpecificApproval",
     "perdure.openai.options": "OpenAIChatOptions",
     "perdure.agents.executor": "AgentExecutor AgentExecutorCheckpointState",

@@ -10,7 +10,14 @@ from pydantic import BaseModel
 from tests.agents.talkers import Model, Stranger, agent
 from tests.workflow.nodes import Context, node
 
-from perdure import Case, Default, WorkflowBuilder
+from perdure import (
+    Case,
+    Default,
+    InMemoryCheckpointStorage,
+    WorkflowBuilder,
+    WorkflowExecutor,
+    WorkflowInvocationKwargs,
+)
 from perdure.agents import (
     AgentExecutor,
     AgentExecutorRequest,
@@ -176,6 +183,70 @@ async def test_kwargs_are_for_one_executor_or_for_all() -> None:
     await workflow.run("hi", function_invocation_kwargs={"one": {"user": "eve"}}, client_kwargs={"trace": 1})
     assert one.given == [{"function_invocation_kwargs": {"user": "eve"}, "client_kwargs": {"trace": 1}}]
     assert other.given == [{"function_invocation_kwargs": None, "client_kwargs": {"trace": 1}}]
+
+
+async def test_an_agent_gets_the_kwargs_for_all_overlaid_by_its_own() -> None:
+    one, other = Stranger("one"), Stranger("other")
+    first = AgentExecutor(one, id="first")
+    workflow = WorkflowBuilder(start_executor=first).add_edge(first, other)
+    given = WorkflowInvocationKwargs({"user": "eve", "depth": 1}, {"one": {"depth": 2}})
+    legacy = {"__global__": {"trace": 1}, "other": {"level": 3}}
+    await workflow.build().run("hi", function_invocation_kwargs=given, client_kwargs=legacy)
+    assert one.given == [{"function_invocation_kwargs": {"user": "eve", "depth": 2}, "client_kwargs": {"trace": 1}}]
+    own = {"function_invocation_kwargs": {"user": "eve", "depth": 1}, "client_kwargs": {"trace": 1, "level": 3}}
+    assert other.given == [own]
+
+
+async def test_a_name_of_two_agents_is_refused_and_so_are_two_entries_for_one_executor() -> None:
+    first, second = AgentExecutor(Stranger("same"), id="first"), AgentExecutor(Stranger("same"), id="second")
+    workflow = WorkflowBuilder(start_executor=first).add_edge(first, second).build()
+    with pytest.raises(ValueError, match=r"several agents are called 'same'; use the ids .*: first, second"):
+        await workflow.run("hi", client_kwargs=WorkflowInvocationKwargs(executor_kwargs={"same": {}}))
+    storage = InMemoryCheckpointStorage()
+    lone = alone(AgentExecutor(Stranger("agent"), id="id"), storage)
+    twice = WorkflowInvocationKwargs(executor_kwargs={"agent": {}, "id": {}})
+    with pytest.raises(ValueError, match="two entries for executor 'id'"):
+        await lone.run("hi", run_id="r", client_kwargs=twice)
+    assert len((await lone.run("hi", run_id="r")).get_outputs()) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "middle", "inside"),
+    [
+        ({"sub": {"a": 1}}, None, None),
+        ({"inner": {"a": 1}}, {"inner": {"a": 1}}, {"a": 1}),
+        ({"outer": {"a": 1}, "b": 2}, {"b": 2}, {"b": 2}),
+        ({"sub": {"a": 1}, "__global__": {"b": 2}, "inner": {"c": 3}}, {"b": 2}, {"b": 2, "c": 3}),
+        (WorkflowInvocationKwargs({"b": 2}, {"outer": {"a": 1}, "sub": {"a": 1}}), {"b": 2}, {"b": 2}),
+        (WorkflowInvocationKwargs(executor_kwargs={"inner": {"c": 3}}), {}, {"c": 3}),
+    ],
+)
+async def test_kwargs_for_executors_of_a_workflow_are_no_kwargs_of_its_sub_workflows(
+    given: Any, middle: Any, inside: Any
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def nested(storage: Any = None) -> Workflow:
+        agents = {name: Stranger(name) for name in ("outer", "middle", "inner")}
+        seen.update(agents)
+        inmost = WorkflowExecutor(alone(agents["inner"]), "subsub")
+        inner = WorkflowBuilder(start_executor=agents["middle"]).add_edge(agents["middle"], inmost).build()
+        sub = WorkflowExecutor(inner, "sub")
+        builder = WorkflowBuilder(name="w", start_executor=agents["outer"], checkpoint_storage=storage)
+        return builder.add_edge(agents["outer"], sub).build()
+
+    def kwargs() -> list[Any]:
+        return [seen[name].given[-1]["client_kwargs"] for name in ("middle", "inner")]
+
+    await nested().run("hi", client_kwargs=given)
+    assert kwargs() == [middle, inside]
+    # The same after a resume: what was stored means the same.
+    storage = InMemoryCheckpointStorage()
+    started = nested(storage).start("hi", run_id="r", client_kwargs=given)
+    await started
+    del started
+    await nested(storage).run(run_id="r")
+    assert kwargs() == [middle, inside]
 
 
 async def test_reset_forgets_what_the_agent_was_not_told_yet() -> None:

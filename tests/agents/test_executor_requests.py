@@ -8,7 +8,16 @@ import pytest
 from tests.agents.talkers import Stranger
 from tests.workflow.nodes import node
 
-from perdure import SqliteCheckpointStorage, WorkflowBuilder, WorkflowRunState
+from perdure import (
+    Executor,
+    SqliteCheckpointStorage,
+    WorkflowBuilder,
+    WorkflowContext,
+    WorkflowExecutor,
+    WorkflowRunState,
+    handler,
+    response_handler,
+)
 from perdure.agents import (
     AgentExecutor,
     AgentExecutorRequest,
@@ -18,7 +27,7 @@ from perdure.agents import (
     Message,
     share_conversation,
 )
-from perdure.errors import AnswerTypeError, ApprovalMismatchError
+from perdure.errors import AnswerTypeError, ApprovalMismatchError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -273,3 +282,45 @@ async def test_what_has_no_id_is_asked_under_one_that_is_made(tmp_path: Any) -> 
         assert event.data.consent_link == "https://example.com/consent"
         await workflow.run(responses={event.request_id: Content.from_text("done")})
     assert clerk.runs[-1] == ["user: done"]
+
+
+async def test_a_cancelled_approval_is_a_refusal_and_the_agent_goes_on_once_nothing_is_open(storage: Any) -> None:
+    clerk = Clerk(approval(1), approval(2))
+    workflow = office(clerk, storage)
+    await workflow.run("go")
+    first = await workflow.cancel_pending_requests(["call 1"])
+    assert (first.get_outputs(), len(clerk.runs)) == ([], 1)
+    result = await workflow.run(responses={"call 2": True})
+    assert [output.text for output in result.get_outputs()] == ["paid [{'amount': 2}]"]
+    assert [content.approved for content in clerk.heard[-1]] == [False, True]
+
+
+async def test_a_cancelled_call_of_the_user_is_an_error_also_inside_a_sub_workflow(storage: Any) -> None:
+    call = Content.from_function_call("call", "look", user_input_request=True)
+    clerk = Clerk(call)
+    inner = WorkflowExecutor(office(clerk), "sub", propagate_request=True, allow_direct_output=True)
+    workflow = WorkflowBuilder(start_executor=inner, checkpoint_storage=storage).build()
+    (request,) = (await workflow.run("go")).get_request_info_events()
+    result = await workflow.cancel_pending_requests([request.request_id])
+    assert result.get_final_state() is WorkflowRunState.IDLE
+    assert [output.text for output in result.get_outputs()] == ["paid []"]
+    (heard,) = clerk.heard[-1]
+    assert (heard.type, heard.call_id, heard.result) == ("function_result", "call", "Error: the request was cancelled.")
+
+
+async def test_a_question_of_a_workflow_that_is_an_agent_can_not_be_cancelled() -> None:
+    class Asker(Executor):
+        @handler
+        async def ask(self, messages: list[Message], ctx: WorkflowContext[str, str]) -> None:
+            await ctx.request_info(messages[0].text, str, request_id="q")
+
+        @response_handler
+        async def on(self, request: str, response: str, ctx: WorkflowContext[str, str]) -> None:
+            await ctx.yield_output(f"{request}: {response}")
+
+    inner = WorkflowBuilder(name="inner", start_executor=Asker("asker")).build().as_agent("desk")
+    workflow = WorkflowBuilder(start_executor=inner).build()
+    await workflow.run("go")
+    with pytest.raises(RequestError, match="'q' can't be cancelled: it is asked by the workflow inside agent 'desk'"):
+        await workflow.cancel_pending_requests(["q"])
+    assert [each.text for each in (await workflow.run(responses={"q": "yes"})).get_outputs()] == ["go: yes"]

@@ -12,6 +12,7 @@ from perdure import (
     Executor,
     GraphConnectivityError,
     SingleEdgeGroup,
+    SwitchCaseEdgeGroup,
     TypeCompatibilityError,
     ValidationTypeEnum,
     WorkflowBuilder,
@@ -21,6 +22,7 @@ from perdure import (
     handler,
     validate_workflow_graph,
 )
+from perdure.graph import EdgeGroup
 
 
 class Base: ...
@@ -59,11 +61,17 @@ def test_edges_are_distinct_over_all_groups() -> None:
         builder.build()
 
 
-def test_two_cases_of_a_switch_may_not_share_a_target() -> None:
+def test_two_cases_of_a_switch_may_have_one_target_but_a_further_edge_to_it_is_refused() -> None:
     a, b, c = typed("a", int, int), typed("b", int), typed("c", int)
     cases = [Case(lambda n: n > 1, b), Case(lambda n: n > 2, b), Default(c)]
+    builder = WorkflowBuilder(start_executor=a).add_switch_case_edge_group(a, cases)
+    (group,) = [group for group in builder.build().edge_groups if isinstance(group, SwitchCaseEdgeGroup)]
+    assert [edge.id for edge in group.edges] == ["a->b", "a->c"]
+    again = EdgeGroup.from_dict(group.to_dict())
+    assert isinstance(again, SwitchCaseEdgeGroup)
+    assert (again.target_ids, again.to_dict()) == (["b", "c"], group.to_dict())
     with pytest.raises(EdgeDuplicationError, match="a->b"):
-        WorkflowBuilder(start_executor=a).add_switch_case_edge_group(a, cases).build()
+        builder.add_edge(a, b).build()
 
 
 def test_types_that_do_not_fit_are_refused_naming_both_ends_and_both_types() -> None:

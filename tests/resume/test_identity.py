@@ -141,7 +141,7 @@ async def test_two_runs_of_one_definition_never_meet(storage: Storage) -> None:
     assert (await one.run(4)).get_outputs() == [[1, 2, 3, 4, 4, 4]]
 
 
-async def test_a_fresh_message_after_a_failure_names_both_ways_to_go_on(storage: Storage) -> None:
+async def test_starting_a_turn_after_a_failure_names_both_ways_to_go_on(storage: Storage) -> None:
     node = Breaking(at=2)
     workflow = breaking(storage, node=node)
     with pytest.raises(ArithmeticError):
@@ -149,19 +149,19 @@ async def test_a_fresh_message_after_a_failure_names_both_ways_to_go_on(storage:
     head = await storage.get_latest(workflow_name="breaking")
     assert head is not None
     with pytest.raises(RuntimeError) as caught:
-        await workflow.run(1)
+        await workflow.start(1).result()
     assert isinstance(caught.value, RunUnfinishedError)
     assert f"run(run_id={workflow.run_id!r})" in str(caught.value)
     assert f"run(checkpoint_id={head.checkpoint_id!r})" in str(caught.value)
 
 
-async def test_a_fresh_message_after_a_failure_in_memory_names_the_run() -> None:
+async def test_starting_a_turn_after_a_failure_in_memory_names_the_run() -> None:
     node = Breaking(at=2)
     workflow = breaking(None, node=node)
     with pytest.raises(ArithmeticError):
         await workflow.run(1)
     with pytest.raises(RuntimeError, match="run_id="):
-        await workflow.run(1)
+        await workflow.start(1).result()
     node.at = None
     assert workflow.run_id is not None
     await workflow.run(run_id=workflow.run_id)

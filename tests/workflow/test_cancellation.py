@@ -10,7 +10,6 @@ from tests.workflow.nodes import Context, Gate, MaybeStorage, live_and_checkpoin
 from perdure import (
     InMemoryCheckpointStorage,
     RunBusyError,
-    RunUnfinishedError,
     Workflow,
     WorkflowBuilder,
     WorkflowRunState,
@@ -66,7 +65,7 @@ async def test_a_run_that_is_cancelled_again_while_it_stops_still_waits_for_its_
 
 
 @live_and_checkpointed
-async def test_a_cancelled_run_goes_on_by_its_id_and_refuses_a_fresh_message(storage: MaybeStorage) -> None:
+async def test_a_cancelled_run_goes_on_by_its_id(storage: MaybeStorage) -> None:
     gate = Gate("gate")
     workflow = gated(gate, storage())
     running = asyncio.ensure_future(workflow.run(1))
@@ -74,13 +73,26 @@ async def test_a_cancelled_run_goes_on_by_its_id_and_refuses_a_fresh_message(sto
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    with pytest.raises(RunUnfinishedError):
-        await workflow.run(2)
     gate.opened.set()
     result = await workflow.run(run_id=workflow.run_id)
     assert result.get_outputs() == [1]
     assert [event.iteration for event in result if event.type == "superstep_completed"] == [2]
     assert workflow.status is WorkflowRunState.IDLE
+
+
+@live_and_checkpointed
+async def test_a_fresh_message_abandons_the_superstep_that_was_cancelled(storage: MaybeStorage) -> None:
+    gate = Gate("gate")
+    workflow = gated(gate, storage())
+    running = asyncio.ensure_future(workflow.run(1))
+    await gate.begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    gate.opened.set()
+    result = await workflow.run(2)
+    assert result.get_outputs() == [2]
+    assert [event.data.message for event in result if event.type == "undelivered"] == [1]
 
 
 async def test_a_timeout_around_a_run_cancels_it_cleanly() -> None:

@@ -178,6 +178,17 @@ async def test_a_switch_takes_the_first_case_that_holds_or_else_the_default() ->
     assert await outputs_by_executor(builder, 0) == {"big": [12], "even": [4], "rest": [3]}
 
 
+async def test_cases_of_a_switch_may_have_one_target_which_gets_a_message_once() -> None:
+    a, extreme, rest = sending("a", 12, 4, -7), ending("extreme"), ending("rest")
+    cases = [Case(lambda n: n > 10, extreme), Case(lambda n: abs(n) > 5, extreme), Default(rest)]
+    builder = WorkflowBuilder(start_executor=a).add_switch_case_edge_group(a, cases)
+    assert await outputs_by_executor(builder, 0) == {"extreme": [12, -7], "rest": [4]}
+    a, only = sending("a", 12, 4), ending("only")
+    cases = [Case(lambda n: n > 10, only), Default(only)]
+    builder = WorkflowBuilder(start_executor=a).add_switch_case_edge_group(a, cases)
+    assert await outputs_by_executor(builder, 0) == {"only": [12, 4]}
+
+
 async def test_a_case_after_the_default_is_still_a_case() -> None:
     a, big, rest = sending("a", 12, 3), ending("big"), ending("rest")
     cases = [Default(rest), Case(lambda n: n > 10, big)]

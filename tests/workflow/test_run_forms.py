@@ -20,16 +20,20 @@ from tests.workflow.nodes import (
 )
 
 from perdure import (
+    BudgetExceededError,
     CheckpointNotFoundError,
     Executor,
     InMemoryCheckpointStorage,
     ResponseStream,
+    RunExistsError,
     RunNotFoundError,
     RunUnfinishedError,
+    UndeliveredMessage,
     Workflow,
     WorkflowBuilder,
     WorkflowCheckpointException,
     WorkflowContext,
+    WorkflowConvergenceException,
     WorkflowException,
     WorkflowMessage,
     WorkflowRunResult,
@@ -253,11 +257,60 @@ async def test_a_call_without_a_message_on_a_fresh_instance_is_told_what_to_give
 
 
 @live_and_checkpointed
-async def test_after_a_failure_a_fresh_message_is_refused_without_a_word_and_the_run_goes_on_by_its_id(
-    storage: MaybeStorage,
-) -> None:
+async def test_after_a_failure_the_run_goes_on_by_its_id(storage: MaybeStorage) -> None:
     workflow = WorkflowBuilder(start_executor=Flaky(), checkpoint_storage=storage()).build()
     with pytest.raises(ValueError, match="the first time"):
+        await workflow.run(1)
+    assert (await workflow.run(run_id=workflow.run_id)).get_outputs() == [1]
+    assert (await workflow.run(2)).get_outputs() == [2]
+
+
+def breaking(storage: Any, **options: Any) -> Workflow:
+    """Two executors get each message; one of them breaks at a 1 after it has set some state."""
+
+    async def set_and_break(message: int, ctx: Context) -> None:
+        seen = ctx.get_state("seen", [])
+        ctx.set_state("seen", [*seen, message])
+        if message == 1:
+            raise ArithmeticError("a 1")
+        await ctx.yield_output(ctx.get_state("seen"))
+
+    start, left, right = passing("start"), node("left", set_and_break), ending("right")
+    builder = WorkflowBuilder(name="breaking", start_executor=start, checkpoint_storage=storage, **options)
+    return builder.add_fan_out_edges(start, [left, right]).build()
+
+
+@live_and_checkpointed
+async def test_a_fresh_message_after_a_failure_abandons_the_superstep_and_events_name_its_messages(
+    storage: MaybeStorage,
+) -> None:
+    store = storage()
+    workflow = breaking(store)
+    with pytest.raises(ArithmeticError):
+        await workflow.run(1)
+    run_id = workflow.run_id
+    assert run_id is not None
+    result = await workflow.run(2)
+    assert (result.get_outputs(), workflow.run_id, workflow.status) == ([[2], 2], run_id, WorkflowRunState.IDLE)
+    lost = [event for event in result if event.type == "undelivered"]
+    reason = "superstep 2 did not end, and a new message abandons it"
+    assert [event.data for event in lost] == [
+        UndeliveredMessage(1, "start", target, reason) for target in ("left", "right")
+    ]
+    assert [event.type for event in result][:2] == ["undelivered", "undelivered"]
+    if store is not None:
+        committed = [event async for event in store.events(run_id)]
+        assert [event.data for event in committed if event.type == "undelivered"] == [event.data for event in lost]
+        again = await breaking(store).run(run_id=run_id)
+        assert (again.get_outputs(), [event.type for event in again]) == ([[2], 2], ["output", "output"])
+
+
+@live_and_checkpointed
+async def test_a_fresh_message_is_refused_without_a_word_where_nothing_may_stay_undelivered(
+    storage: MaybeStorage,
+) -> None:
+    workflow = breaking(storage(), undelivered="error")
+    with pytest.raises(ArithmeticError):
         await workflow.run(1)
     run_id = workflow.run_id
     assert run_id is not None
@@ -267,8 +320,42 @@ async def test_after_a_failure_a_fresh_message_is_refused_without_a_word_and_the
     assert isinstance(error, RuntimeError)
     assert f"run_id={run_id!r}" in str(error)
     assert workflow.status is WorkflowRunState.FAILED
-    assert (await workflow.run(run_id=run_id)).get_outputs() == [1]
-    assert (await workflow.run(2)).get_outputs() == [2]
+
+
+@live_and_checkpointed
+async def test_a_fresh_message_does_not_abandon_what_no_failing_superstep_left(storage: MaybeStorage) -> None:
+    a, b = passing("a"), passing("b")
+    builder = WorkflowBuilder(start_executor=a, checkpoint_storage=storage(), max_iterations=3)
+    workflow = builder.add_edge(a, b).add_edge(b, a).build()
+    with pytest.raises(WorkflowConvergenceException):
+        await workflow.run(1)
+    with pytest.raises(RunUnfinishedError):
+        await workflow.run(2)
+
+    async def spend_too_much(_: Any, ctx: Context) -> None:
+        ctx.spend(tokens=2)
+        ctx.activation.require_budget()
+
+    limited = WorkflowBuilder(start_executor=node("spender", spend_too_much), checkpoint_storage=storage()).build()
+    with pytest.raises(BudgetExceededError):
+        await limited.run(1, budget={"tokens": 1})
+    with pytest.raises(RunUnfinishedError):
+        await limited.run(2)
+
+
+async def test_only_run_on_the_same_instance_abandons_a_superstep() -> None:
+    storage = InMemoryCheckpointStorage()
+    run = breaking(storage).start(1, run_id="r")
+    with pytest.raises(ArithmeticError):
+        await run.result()
+    with pytest.raises(RunUnfinishedError):
+        await run.send(2)
+    with pytest.raises(RunExistsError):
+        await breaking(storage).run(2, run_id="r")
+    other = breaking(storage)
+    with pytest.raises(ArithmeticError):
+        await other.run(run_id="r")
+    assert (await other.run(2)).get_outputs() == [[2], 2]
 
 
 async def test_a_storage_given_to_the_call_is_used_for_this_call_only() -> None:

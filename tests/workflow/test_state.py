@@ -1,7 +1,8 @@
 """Shared state, private state and named scopes."""
 
 import operator
-from typing import Any
+import threading
+from typing import Any, Literal
 
 import pytest
 from tests.workflow.nodes import (
@@ -24,6 +25,7 @@ from perdure import (
     WorkflowEvent,
     executor,
 )
+from perdure.codec import Codec
 
 
 async def collected(builder: WorkflowBuilder, message: Any = 0) -> list[Any]:
@@ -155,6 +157,51 @@ async def test_a_mutable_value_is_handed_out_as_a_copy_that_is_kept_only_if_it_i
         checkpoint_storage=storage(),
     )
     assert await collected(builder) == [["first"], ["first", "kept"]]
+
+
+@live_and_checkpointed
+async def test_what_the_writer_does_to_a_value_after_setting_it_is_not_kept(storage: MaybeStorage) -> None:
+    async def do(_: Any, ctx: Context) -> None:
+        items, nested = ["set"], {"inside": ["set"]}
+        ctx.set_state("items", items)
+        ctx.set_state("nested", nested)
+        items.append("after set")
+        nested["inside"].append("after set")
+        seen = ctx.get_state("items")
+        seen.append("after get")
+        await ctx.yield_output(ctx.get_state("items"))
+        assert ctx.state.export_state() == {"items": ["set"], "nested": {"inside": ["set"]}}
+
+    builder = in_a_row(do, yielding("items", "nested"), checkpoint_storage=storage())
+    assert await collected(builder) == [["set"], ["set"], {"inside": ["set"]}]
+
+
+@pytest.mark.parametrize("on_checkpoint_error", ["stop", "warn"])
+@live_and_checkpointed
+async def test_a_value_that_can_not_be_copied_is_refused_when_it_is_set(
+    storage: MaybeStorage, on_checkpoint_error: Literal["stop", "warn"]
+) -> None:
+    async def do(_: Any, ctx: Context) -> None:
+        ctx.set_state("kept", 1)
+        with pytest.raises(TypeError, match=r"state\['lock'\] can't be stored: .*lock"):
+            ctx.set_state("lock", threading.Lock())
+        await ctx.yield_output(sorted(ctx.state.keys()))
+
+    builder = in_a_row(do, checkpoint_storage=storage(), on_checkpoint_error=on_checkpoint_error)
+    assert await collected(builder) == [["kept"]]
+
+
+async def test_a_value_is_encoded_once_when_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths: list[str] = []
+    encode = Codec.encode
+
+    def counted(codec: Codec, value: object, *, path: str, sorts_mappings: bool = False) -> Any:
+        paths.append(path)
+        return encode(codec, value, path=path, sorts_mappings=sorts_mappings)
+
+    monkeypatch.setattr(Codec, "encode", counted)
+    await collected(in_a_row(setting("items", [1, 2]), checkpoint_storage=InMemoryCheckpointStorage()))
+    assert paths.count("state['items']") == 1
 
 
 @live_and_checkpointed

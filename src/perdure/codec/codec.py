@@ -38,6 +38,7 @@ from perdure.codec.trust import Trust
 from perdure.codec.writer import ATOMS, LEAF_LENGTH_MIN, Leaf, Memo, Write, Writer, text_leaf, to_bytes, too_deep
 from perdure.data_classes import new_dict, new_list, new_set, value_class
 from perdure.errors import EncodeError, ValueTooLargeError
+from perdure.typenames import type_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -334,6 +335,10 @@ class LiveValues:
         """Keep the object."""
         return Kept(path=path, live=value, has_live=True)
 
+    def copied(self, value: object, path: str) -> Kept:
+        """Keep a copy. Raises EncodeError if the value can't be copied."""
+        return Kept(path=path, live=_copied(value, path), has_live=True)
+
     def canonical(self, value: object, path: str) -> Encoded | None:
         """Return None: nothing is encoded here."""
         del value, path
@@ -405,6 +410,16 @@ class CodedValues:
             return Kept(path=path, live=value, has_live=True, encoded=encoded)
         return Kept(path=path, encoded=encoded)
 
+    def copied(self, value: object, path: str) -> Kept:
+        """Encode a value, which is a copy. Raises EncodeError if it can't be read back or is too large.
+
+        A lenient object copies what it can't encode.
+        """
+        kept = self.fix(value, path)
+        if kept.refusal is not None:
+            kept.live = _copied(value, path)
+        return kept
+
     def canonical(self, value: object, path: str) -> Encoded | None:
         """Encode a value with the keys of its mappings sorted: equal values have equal bytes. Raises EncodeError."""
         return self.codec.encode(value, path=path, sorts_mappings=True)
@@ -445,6 +460,14 @@ class CodedValues:
 
 Values: TypeAlias = LiveValues | CodedValues
 """The two ways of keeping values."""
+
+
+def _copied(value: object, path: str) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:
+        reason = f"a {type_of(value)} can't be copied ({error})"
+        raise EncodeError(path=path, reason=reason, remedy="keep plain data there, such as a name or an id") from error
 
 
 def decode(codec: Codec, kept: Kept) -> Any:

@@ -2,7 +2,16 @@
 # pyright: reportUnusedImport=false
 
 from perdure.engine.activation import ActivationRecorder
-from perdure.engine.call import GLOBAL_KWARGS_KEY, Call, kwargs_for_child, resolve_kwargs, storable_kwargs
+from perdure.engine.call import (
+    GLOBAL_KWARGS_KEY,
+    Call,
+    InvocationKwargs,
+    WorkflowInvocationKwargs,
+    kwargs_for_child,
+    kwargs_of_executor,
+    resolve_kwargs,
+    storable_kwargs,
+)
 from perdure.engine.commit import FRAMEWORK, ChildCommitter, output_events, status_of
 from perdure.engine.inbox import BY_DEADLINE, accepted
 from perdure.engine.journal import STEP, Journal

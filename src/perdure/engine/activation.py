@@ -151,6 +151,11 @@ class ActivationRecorder:
         return self.context.memo(self.activation_id)
 
     @property
+    def tools(self) -> list[Any] | None:
+        """Return the tools that the caller gave to this call of the run."""
+        return self.context.tools
+
+    @property
     def sent(self) -> Sequence[Any]:
         """Return the messages sent so far."""
         return [message for message, _, _ in self._sent]
@@ -516,10 +521,10 @@ class ActivationRecorder:
         """Return a value of the state, a copy if it is mutable. Raises KeyError."""
         return self._view().read((scope, key))
 
-    def write(self, scope: str, key: str, value: Any) -> None:
-        """Stage a value."""
+    def write(self, scope: str, key: str, value: Any, *, copies: bool = False) -> None:
+        """Stage a value, or a copy of it."""
         self.require_running()
-        self._view().write((scope, key), value)
+        self._view().write((scope, key), value, copies=copies)
 
     def erase(self, scope: str, key: str) -> None:
         """Stage the removal of a key. Raises KeyError."""

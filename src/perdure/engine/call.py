@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from perdure.checkpoint import answer_id, shown
 from perdure.data_classes import new_dict, value_class
@@ -20,10 +20,11 @@ from perdure.errors import (
     EncodeError,
     IncompatibleTypeError,
     MissingRunKwargsError,
+    RequestError,
     UntrustedTypeError,
 )
-from perdure.graph import ABSENT, WorkflowMessage
-from perdure.kernel import answer, begin_turn, revoke_cancel
+from perdure.graph import ABSENT, Executor, WorkflowMessage
+from perdure.kernel import Effects, Snapshot, answer, begin_turn, fold, plan, revoke_cancel
 from perdure.secrets import Secret
 from perdure.typenames import describe, type_of
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from perdure.codec import Kept, Values
     from perdure.engine.recovery import LoadedRun
     from perdure.graph import Graph
-    from perdure.kernel import Limits, Request, Snapshot
+    from perdure.kernel import Limits, Request
     from perdure.records import Lease
 
 
@@ -48,6 +49,17 @@ _SECRET_SUFFIXES = (
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class WorkflowInvocationKwargs:
+    """Kwargs of a run for all executors, overlaid by those for single ones: by executor id or unique agent name."""
+
+    global_kwargs: Mapping[str, Any] = field(default_factory=new_dict)
+    executor_kwargs: Mapping[str, Mapping[str, Any]] = field(default_factory=new_dict)
+
+
+InvocationKwargs: TypeAlias = "WorkflowInvocationKwargs | Mapping[str, Any]"
+
+
 @value_class
 class Call:
     """The arguments of a call on a run."""
@@ -56,15 +68,21 @@ class Call:
     message_id: str | None = None
     """Identifies the message, so that one given twice is applied once."""
     responses: Mapping[str, Any] | None = None
+    cancels: frozenset[str] = frozenset()
+    """Ids of requests to cancel. Those that are not open are ignored."""
     checkpoint_id: str | None = None
     run_id: str | None = None
     storage: object = None
-    kwargs: Mapping[str, Mapping[str, Any] | None] = field(default_factory=new_dict)
+    kwargs: Mapping[str, InvocationKwargs | None] = field(default_factory=new_dict)
+    tools: list[Any] | None = None
+    """Tools for the agents during this call. They are not stored."""
     streaming: bool = False
     takeover: bool = False
     deadline: str | None = None
     """The deadline of the run: UTC, ISO 8601."""
     budget: Mapping[str, float] | None = None
+    abandons: bool = False
+    """True if the message abandons a superstep that failed or was cancelled in this process."""
     waits: bool = True
     """True to wait for timers, or to leave the run asleep."""
     attach_if_exists: bool = False
@@ -94,7 +112,7 @@ class Call:
     @property
     def brings_something(self) -> bool:
         """Return whether the call has any input for the run."""
-        return self.message is not ABSENT or bool(self.responses)
+        return self.message is not ABSENT or bool(self.responses or self.cancels)
 
 
 @value_class
@@ -104,6 +122,8 @@ class CallInput:
     kind: str | None
     """The kind of the checkpoint that applies it; None if there is nothing to apply."""
     answers: tuple[tuple[Request, object], ...]
+    dropped: tuple[Request, ...]
+    """Requests that are closed without an answer."""
     kwargs: dict[str, Any]
     limits: Limits
     done: tuple[str, ...]
@@ -112,6 +132,11 @@ class CallInput:
     """A short form of each answer, by request id."""
     revokes_cancel: bool = False
     message_id: str | None = None
+
+    @property
+    def closed(self) -> list[Request]:
+        """Return the requests that are answered or dropped."""
+        return [*(request for request, _ in self.answers), *self.dropped]
 
 
 def check_input(
@@ -129,10 +154,17 @@ def check_input(
     `later` is the head of the run that a fork leaves, `live_kwargs` are the run's kwargs in this process, `waiting`
     the answers in its inbox by request id. Raises RequestError, MissingRunKwargsError.
     """
-    responses: dict[str, Any] = {}
+    responses = _new_responses(call, graph, run, waiting) if call.responses else {}
+    dropped: list[Request] = []
     answers: list[tuple[Request, object]] = []
-    if call.responses:
-        responses = _new_responses(call, graph, run, waiting)
+    for request_id in sorted(call.cancels & run.snapshot.requests.keys() - waiting.keys()):
+        request = run.snapshot.requests[request_id]
+        cancelled = _cancelled_answer(graph, run.snapshot, request, run.values)
+        if cancelled is ABSENT:
+            dropped.append(request)
+        else:
+            responses[request_id] = cancelled
+    if responses:
         answers = accepted(
             responses,
             graph=graph,
@@ -148,23 +180,25 @@ def check_input(
         stored: dict[str, Any] = {} if before.kwargs is None else run.values.give(before.kwargs)
         kwargs = _completed(stored, before.withheld_kwargs, live_kwargs) | kwargs
         missing = _missing(before.withheld_kwargs, kwargs)
-        if missing and not (before.is_settled and not answers):
+        if missing and not (before.is_settled and not (answers or dropped)):
             raise MissingRunKwargsError(run_id=run.run_id, names=missing)
     limits = before.limits
     if call.deadline is not None or call.budget is not None:
         budget = limits.budget if call.budget is None else {**limits.budget, **call.budget}
         limits = replace(limits, deadline=call.deadline or limits.deadline, budget=budget)
     revokes_cancel = before.cancelled is not None and not (call.only_cancels or call.is_hosted)
-    kind = "entry" if is_turn else "response" if answers else None
+    closed = [*(request for request, _ in answers), *dropped]
+    kind = "entry" if is_turn else "response" if closed else None
     if kind is None and (revokes_cancel or limits != before.limits):
         kind = "resume"
     return CallInput(
         kind,
         tuple(answers),
+        tuple(dropped),
         kwargs,
         limits,
-        tuple(answer_id(request.id) for request, _ in answers),
-        {request_id: shown(answer) for request_id, answer in responses.items()},
+        tuple(answer_id(request.id) for request in closed),
+        {key: shown(answer) for key, answer in responses.items()} | dict.fromkeys(call.cancels, "cancelled"),
         revokes_cancel=revokes_cancel,
         message_id=call.message_id,
     )
@@ -179,6 +213,27 @@ def _new_responses(call: Call, graph: Graph, run: LoadedRun, waiting: Mapping[st
         if request_id in responses:
             _require_same(responses.pop(request_id), command, graph, run)
     return responses
+
+
+def _cancelled_answer(graph: Graph, snapshot: Snapshot, request: Request, values: Values) -> Any:
+    """Ask the executor that opened a request, also inside sub-workflows, what a cancellation means as an answer.
+
+    Raises RequestError if the request can't be cancelled.
+    """
+    if request.resumes is not None:
+        raise RequestError(
+            request.id,
+            f"request {request.id!r} can't be cancelled, because the handler that asked waits for the answer; answer "
+            "it, or cancel the run",
+        )
+    executor, child = graph.executors[request.executor_id], graph.children.get(request.executor_id)
+    inner = snapshot.children.get(request.executor_id, Snapshot()).requests.get(request.id)
+    if child is not None and inner is not None and type(executor).cancelled_answer is Executor.cancelled_answer:
+        return _cancelled_answer(child, snapshot.children[executor.id], inner, values)
+    try:
+        return executor.cancelled_answer(values.give(request.data))
+    except ValueError as error:
+        raise RequestError(request.id, f"request {request.id!r} can't be cancelled: {error}") from error
 
 
 def _is_given(request_id: str, answer: Any, snapshot: Snapshot) -> bool:
@@ -204,15 +259,18 @@ def _require_same(answer: Any, command: AnswerCommand, graph: Graph, run: Loaded
 def apply_input(given: CallInput, graph: Graph, run: LoadedRun, message: Any, *, at: str, by: str | None) -> Snapshot:
     """Return the snapshot of the run with the input applied."""
     snapshot, is_turn = run.snapshot, given.kind == "entry"
-    if snapshot.cancelled is not None and (given.revokes_cancel or is_turn or given.answers):
+    if snapshot.cancelled is not None and (given.revokes_cancel or is_turn or given.answers or given.dropped):
         snapshot = revoke_cancel(snapshot)
     if given.limits is not snapshot.limits:
         snapshot = replace(snapshot, limits=given.limits)
     if is_turn:
+        if snapshot.deliveries:
+            # The superstep that was cut off is abandoned: its activations have no effects.
+            snapshot = fold(snapshot, [Effects(activation) for activation in plan(snapshot)], fan_ins={})
         value = run.values.fix(require_handled(graph, message), "the message of the run")
         snapshot = begin_turn(snapshot, target_id=graph.start_id, value=value, message_id=given.message_id)
-    elif given.answers:
-        snapshot = answer(snapshot, given.answers, at=at, by=by, what=given.shown)
+    elif given.answers or given.dropped:
+        snapshot = answer(snapshot, given.answers, at=at, by=by, what=given.shown, dropped=given.dropped)
     if not given.kwargs and not snapshot.withheld_kwargs and snapshot.kwargs is None:
         return snapshot
     if not is_turn and _missing(snapshot.withheld_kwargs, given.kwargs):
@@ -262,29 +320,76 @@ class _Entry:
 def _entries(kwargs: Mapping[str, Any]) -> Iterator[_Entry]:
     for kind, by_target in kwargs.items():
         for target, entries in by_target.items():
-            if isinstance(entries, dict):
+            if isinstance(entries, dict) and entries:
                 for key, value in cast("dict[str, Any]", entries).items():
                     yield _Entry(kind, target, key, value)
             else:
                 yield _Entry(kind, target, None, entries)
 
 
-def resolve_kwargs(given: Mapping[str, Mapping[str, Any] | None], executor_ids: Iterable[str]) -> dict[str, Any]:
-    """Return kwargs as they are kept: by executor if a key is an executor's id, otherwise under `__global__`."""
-    if not given:
-        return {}
-    ids = set(executor_ids)
-    return {
-        kind: dict(kwargs) if ids & kwargs.keys() else {GLOBAL_KWARGS_KEY: dict(kwargs)}
-        for kind in _KINDS
-        if (kwargs := given.get(kind)) is not None
-    }
+def resolve_kwargs(
+    given: Mapping[str, InvocationKwargs | None], executors: Mapping[str, Executor]
+) -> dict[str, dict[str, Any]]:
+    """Return kwargs as they are kept: by executor id, with those for all executors under `__global__`.
+
+    A plain mapping is by executor if one of its keys is an executor's id. Raises ValueError for a name of two agents.
+    """
+    return {kind: _by_target(kwargs, executors) for kind in _KINDS if (kwargs := given.get(kind)) is not None}
 
 
-def kwargs_for_child(kwargs: Mapping[str, Any], executor_ids: Iterable[str]) -> dict[str, Any]:
-    """Return the kwargs of a run as its sub-workflow sees them."""
-    given = {kind: kept.get(GLOBAL_KWARGS_KEY, kept) for kind, kept in kwargs.items()}
-    return resolve_kwargs(given, executor_ids)
+def _by_target(kwargs: InvocationKwargs, executors: Mapping[str, Executor]) -> dict[str, Any]:
+    if not isinstance(kwargs, WorkflowInvocationKwargs):
+        return dict(kwargs) if kwargs.keys() & executors.keys() else {GLOBAL_KWARGS_KEY: dict(kwargs)}
+    found: dict[str, Any] = {GLOBAL_KWARGS_KEY: dict(kwargs.global_kwargs)}
+    for name, own in kwargs.executor_kwargs.items():
+        target = _target_of(name, executors)
+        if target in found:
+            raise ValueError(f"executor_kwargs has two entries for executor {target!r}, one by its agent's name")
+        found[target] = dict(own) if isinstance(own, dict) else own
+    return found
+
+
+def _target_of(name: str, executors: Mapping[str, Executor]) -> str:
+    """Return the id of the executor that a key means. One that is unknown here may be inside a sub-workflow."""
+    if name in executors:
+        return name
+    named = [key for key, each in executors.items() if getattr(getattr(each, "agent", None), "name", None) == name]
+    if len(named) > 1:
+        raise ValueError(f"several agents are called {name!r}; use the ids of their executors: {', '.join(named)}")
+    return named[0] if named else name
+
+
+def kwargs_for_child(
+    kwargs: Mapping[str, Mapping[str, Any]], child_id: str, executors: Mapping[str, Executor], parent: Iterable[str]
+) -> dict[str, dict[str, Any]]:
+    """Return the kwargs of a run as its sub-workflow sees them: without those for executors of the parent.
+
+    The entry of the sub-workflow itself is passed on if it contains an executor with the same id.
+    """
+    taken = set(parent) - ({child_id} & executors.keys())
+    given: dict[str, InvocationKwargs | None] = {}
+    for kind, by_target in kwargs.items():
+        own = {key: value for key, value in by_target.items() if key not in taken and key != GLOBAL_KWARGS_KEY}
+        shared = by_target.get(GLOBAL_KWARGS_KEY)
+        if own and shared is not None:
+            given[kind] = WorkflowInvocationKwargs(shared, own)
+        else:
+            given[kind] = own or None if shared is None else shared
+    return resolve_kwargs(given, executors)
+
+
+def kwargs_of_executor(kwargs: Mapping[str, Mapping[str, Any]], executor_id: str) -> dict[str, Any]:
+    """Return the kwargs that an executor passes to its agent, by kind: those for all, overlaid by its own."""
+    found: dict[str, Any] = {}
+    for kind in _KINDS:
+        by_target = kwargs.get(kind, {})
+        given = [by_target[key] for key in (GLOBAL_KWARGS_KEY, executor_id) if by_target.get(key) is not None]
+        strange = [each for each in given if not isinstance(each, dict)]
+        if strange:
+            kind_of = type(strange[0]).__name__
+            logger.warning("executor %r: %s of type %s are ignored; give a dict", executor_id, kind, kind_of)
+        found[kind] = {key: value for each in given for key, value in each.items()} if given and not strange else None
+    return found
 
 
 def storable_kwargs(kwargs: Mapping[str, Any], values: Values) -> tuple[Kept | None, tuple[str, ...]]:

@@ -77,11 +77,13 @@ class RunLoop:
 
     Attributes:
         committer: None if the run is not checkpointed.
+        tools: Tools for agents that the caller gave to this call.
         inbox: None for a sub-workflow: its parent gets the commands and timers.
         inside_of: For a sub-workflow: the id of its run, followed by the names of the enclosing executors.
         only_applies_inbox: True if commands are committed and nothing is run.
         carried: For a sub-workflow: its records in the parent's checkpoint.
         describe: Return what to emit about the run once the waiting commands are applied.
+        is_in_superstep: True from the beginning of a superstep until its commit.
         _uncommitted: Events of a commit that failed.
         _must_stop: True if a cancel command or the deadline came, and was not applied yet.
         _failure: The error of a command that ends the run.
@@ -94,6 +96,7 @@ class RunLoop:
     scope_id: str
     streaming: bool = False
     run_kwargs: dict[str, Any] = field(default_factory=new_dict)
+    tools: list[Any] | None = None
     changes: ChangeDetector = field(default_factory=ChangeDetector)
     clock: Clock = field(default_factory=SystemClock)
     inbox: Inbox | None = None
@@ -104,6 +107,7 @@ class RunLoop:
     carried: Mapping[str, object] = field(default_factory=new_dict)
     budget: BudgetTracker = field(default_factory=BudgetTracker)
     describe: Callable[[Snapshot], Events] | None = None
+    is_in_superstep: bool = field(default=False, init=False)
     _journal: Journal = field(default_factory=Journal, init=False)
     _fan_ins: Mapping[str, FanIn] = field(default_factory=new_dict, init=False)
     _uncommitted: list[PendingEvent] = field(default_factory=new_list, init=False)
@@ -120,6 +124,7 @@ class RunLoop:
         timer = self._watch_later()
         try:
             while True:
+                self.is_in_superstep = False
                 if events := await self._apply_inbox():
                     yield events
                 if await self._is_finished():
@@ -132,6 +137,7 @@ class RunLoop:
                 if self.streaming:
                     yield started
                 superstep = self._begin_superstep([] if self.streaming else started)
+                self.is_in_superstep = True
                 try:
                     async with superstep:
                         while events := await superstep.next_events():
@@ -142,6 +148,7 @@ class RunLoop:
                         after, warnings = await fold_superstep(
                             self.graph, self.values, self._fan_ins, self.snapshot, results
                         )
+                        self.is_in_superstep = False
                         events = [*warnings, *await self._commit_superstep(superstep, results, after, warnings)]
                 except BudgetExceededError as error:
                     raise self._in_full(error) from error
@@ -174,6 +181,7 @@ class RunLoop:
             values=self.values,
             root_id=self.scope_id,
             run_kwargs=self.run_kwargs,
+            tools=self.tools,
             journal=Journal(log, self._journal.prefix, carried),
             clock=self.clock,
             run_id=self.inside_of or self.run_id,

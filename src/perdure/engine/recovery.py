@@ -89,6 +89,7 @@ class LoadedRun:
         first_input: The message that began a run without a storage.
         is_new: True if nothing has been committed yet and the executors must be asked for their first states.
         is_unstored_fork: True if it is a fork that the store does not know yet.
+        is_cut_off: True if its last superstep failed or was cancelled in this process, so that a call may abandon it.
         is_ahead: True if the snapshot holds something that could not be committed.
         written: The content of the head, so that the next checkpoint writes only the difference.
         read_from: The checkpoint that the snapshot was read from. Its values are decoded when they are used.
@@ -105,6 +106,7 @@ class LoadedRun:
     first_input: object = ABSENT
     is_new: bool = False
     is_unstored_fork: bool = False
+    is_cut_off: bool = False
     is_ahead: bool = False
     written: Written | None = None
     writer: Writer | None = None

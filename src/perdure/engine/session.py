@@ -12,12 +12,13 @@ from perdure.clock import now
 from perdure.codec import LiveValues, dumps
 from perdure.engine import recovery
 from perdure.engine.call import Call, apply_input, check_input, require_handled
-from perdure.engine.commit import FRAMEWORK, output_events, status_of, warning_event
+from perdure.engine.commit import FRAMEWORK, output_events, pending_event, status_of, warning_event
 from perdure.engine.inbox import Inbox, answered_event, waiting_answers
 from perdure.engine.local_lock import LocalLock, entry_of, with_initial_states
 from perdure.engine.loop import Closing, RunLoop
 from perdure.engine.recovery import LoadedRun, convert_values
 from perdure.engine.state import load, with_states
+from perdure.engine.tasks import is_final
 from perdure.errors import (
     CheckpointWriteError,
     CommandWaitsError,
@@ -36,7 +37,7 @@ from perdure.errors import (
     UntrustedTypeError,
     WorkflowCheckpointException,
 )
-from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
+from perdure.events import UndeliveredMessage, WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
 from perdure.graph import ABSENT, require_no_exit
 from perdure.kernel import PendingEvent, Snapshot
 from perdure.records import Halt, digest
@@ -94,7 +95,8 @@ class Session:
             error = RunParkedError if halt.kind == "parked" else RunFailedError
             raise error(run.run_id, reason=halt.reason, at=halt.at)
         before = run.snapshot
-        if self._message is not ABSENT and (not before.is_idle or before.next_timer is not None):
+        is_left = not before.is_idle and not (call.abandons and run.is_cut_off)
+        if self._message is not ABSENT and (is_left or before.next_timer is not None):
             sleeps_until = before.next_timer if before.is_idle else None
             raise RunUnfinishedError(run.run_id, checkpoint_id=run.head_id, sleeps_until=sleeps_until)
         self._input = await self._check_input(run)
@@ -112,8 +114,8 @@ class Session:
             run,
             is_turn=self._message is not ABSENT,
             live_kwargs=own.run_kwargs if own is not None and is_own else run.run_kwargs,
-            later=await recovery.answered_since(run) if call.responses else None,
-            waiting=await waiting_answers(run.binding, run.run_id) if call.responses else {},
+            later=await recovery.answered_since(run) if call.responses or call.cancels else None,
+            waiting=await waiting_answers(run.binding, run.run_id) if call.responses or call.cancels else {},
         )
 
     async def _open_in_memory(self) -> LoadedRun:
@@ -267,7 +269,7 @@ class Session:
             if describe is not None and (requests := describe(run.snapshot)):
                 yield requests
             return
-        self._has_run = True
+        self._has_run, run.is_cut_off = True, False
         has_inbox = binding is not None and binding.foreign is None
         loop = RunLoop(
             graph=blueprint.graph,
@@ -277,6 +279,7 @@ class Session:
             scope_id=run.origin.nonce,
             streaming=call.streaming,
             run_kwargs=run.run_kwargs,
+            tools=call.tools,
             changes=self.changes,
             clock=blueprint.clock,
             inbox=Inbox(
@@ -300,10 +303,19 @@ class Session:
                     self._follow(run, loop.snapshot, committer)
                     yield events
         except BaseException as error:
+            run.is_cut_off = loop.is_in_superstep and self._may_be_abandoned(error)
             require_no_exit(error)
             raise
         finally:
             self._follow(run, loop.snapshot, committer)
+
+    def _may_be_abandoned(self, error: BaseException) -> bool:
+        """Return whether a new message may abandon the superstep that this error ended.
+
+        A run that has lost its lease, its store or its budget continues when it has them again.
+        """
+        is_strict = self.blueprint.graph.rules.undelivered == "error"
+        return not is_strict and (not is_final(error) or isinstance(error, EncodeError))
 
     @staticmethod
     def _follow(run: LoadedRun, snapshot: Snapshot, committer: StoreCommitter | None) -> None:
@@ -336,18 +348,20 @@ class Session:
             assert given is not None, "a session is opened before it is read"
             at = now(self.blueprint.clock)
             snapshot = apply_input(given, self.blueprint.graph, run, self._message, at=at, by=by)
+            abandoned = _abandoned_messages(run) if given.kind == "entry" else []
             run.run_kwargs = given.kwargs
             if given.kind is None or committer is None:
                 run.snapshot = snapshot
                 run.is_new = run.is_new and given.kind is None
-                return []
+                return abandoned
             if given.kind != "entry":
                 # The commit makes the journal void, so the checkpoint carries its records.
                 recorded = (await committer.open()).records()
                 snapshot = replace(snapshot, carried={**snapshot.carried, **recorded})
             events = [
+                *(pending_event(each, run.values) for each in abandoned),
                 *((PendingEvent("started"),) if given.kind == "entry" else ()),
-                *(answered_event(each, run.values, by=by, what=given.shown.get(each.id)) for each, _ in given.answers),
+                *(answered_event(each, run.values, by=by, what=given.shown.get(each.id)) for each in given.closed),
                 PendingEvent("checkpoint"),
             ]
             try:
@@ -365,7 +379,7 @@ class Session:
                 event = WorkflowEvent("checkpoint", info, origin=FRAMEWORK)
             run.snapshot, run.is_new, run.is_ahead = snapshot, False, event.type == "warning"
             run.head, run.position = committer.head, committer.position
-            return [event]
+            return [*abandoned, event]
 
     async def close(self) -> None:
         """Release the run and the executors. The store learns whether the run has failed."""
@@ -386,6 +400,26 @@ class Session:
                 await run.binding.store.release(run.lease, halt=halt)
         finally:
             self.lock.release()
+
+
+def _abandoned_messages(run: LoadedRun) -> Events:
+    """Return an event for each message of the superstep that was cut off. A new message abandons them."""
+    give, iteration = run.values.give, run.snapshot.iteration + 1
+    reason = f"superstep {iteration} did not end, and a new message abandons it"
+    return [
+        WorkflowEvent(
+            "undelivered",
+            UndeliveredMessage(
+                [*map(give, each.values)] if len(each.values) != 1 else give(each.values[0]),
+                ", ".join(each.sources),
+                each.target_id,
+                reason,
+            ),
+            executor_id=each.target_id,
+            origin=FRAMEWORK,
+        )
+        for each in run.snapshot.deliveries
+    ]
 
 
 def final_state(snapshot: Snapshot) -> WorkflowRunState:

@@ -8,7 +8,7 @@ import operator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from perdure.codec import as_kept
+from perdure.codec import Kept, as_kept
 from perdure.data_classes import new_dict
 from perdure.errors import EncodeError, WorkflowCheckpointException
 from perdure.graph import SHARED_SCOPE, Executor, no_exit, wiring
@@ -17,7 +17,7 @@ from perdure.kernel import Snapshot, Write
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from perdure.codec import Kept, Values
+    from perdure.codec import Values
     from perdure.engine.superstep import ActivationContext
     from perdure.graph import Graph
     from perdure.kernel import StateKey
@@ -50,14 +50,18 @@ class StateView:
         if not self.has(key):
             raise KeyError(key[1])
         if key in self._own:
-            return self._own[key]
+            own = self._own[key]
+            return self._context.values.give_state(own) if isinstance(own, Kept) else own
         context, earlier = self._context, self._earlier.get(key)
         if earlier is None and key == _KWARGS:
             return {kind: dict(by_target) for kind, by_target in context.run_kwargs.items()}
         return context.values.give_state(context.snapshot.state[key] if earlier is None else earlier.value)
 
-    def write(self, key: StateKey, value: Any) -> None:
-        """Stage a value. For a key with a reducer it is an update that is merged when the superstep ends."""
+    def write(self, key: StateKey, value: Any, *, copies: bool) -> None:
+        """Stage a value. For a key with a reducer it is an update that is merged when the superstep ends.
+
+        If it `copies`, later changes of the object don't count. The copy is the encoded value, if there is a storage.
+        """
         reducer = self._context.graph.reducers.get(key)
         if reducer is not None:
             values = self._context.values
@@ -65,6 +69,8 @@ class StateView:
             self._updates.setdefault(key, []).append(fixed)
             update = values.give_state(fixed)
             value = reducer(self.read(key), update) if self.has(key) else update
+        elif copies:
+            value = self._context.values.copied(value, _state_path(key))
         self._own[key] = value
 
     def erase(self, key: StateKey) -> None:
@@ -93,7 +99,11 @@ class StateView:
         """Encode the writes as they are now, removals first."""
         fix, own = self._context.values.fix, self._own.items()
         erased = [Write(key, None, erase=True) for key in sorted(key for key, value in own if value is _ERASED)]
-        return (*erased, *(Write(key, fix(value, _state_path(key))) for key, value in own if value is not _ERASED))
+        kept = [(key, value) for key, value in own if value is not _ERASED]
+        return (
+            *erased,
+            *(Write(key, value if isinstance(value, Kept) else fix(value, _state_path(key))) for key, value in kept),
+        )
 
     def updates(self) -> dict[StateKey, tuple[object | None, ...]]:
         """Return the updates that reducers merge, by key."""

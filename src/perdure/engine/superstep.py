@@ -41,6 +41,7 @@ class ActivationContext:
     Attributes:
         root_id: Identifies run, fork and sub-workflow, so that ids derived from it are the same for every attempt.
         run_kwargs: The kwargs of the run, including those that are not stored.
+        tools: Tools for agents that the caller gave to this call.
         run_id: The id of the run; inside a sub-workflow, followed by the names of the enclosing executors.
         keeps_records: True if a later attempt will find what an activation records.
         has_records: True if an earlier attempt has recorded anything.
@@ -58,6 +59,7 @@ class ActivationContext:
     values: Values
     root_id: str
     run_kwargs: dict[str, Any]
+    tools: list[Any] | None
     journal: Journal
     clock: Clock
     run_id: str

@@ -48,11 +48,12 @@ class State:
     A mutable value is a copy: only `set` keeps a change.
     """
 
-    __slots__ = ("_activation", "_scope")
+    __slots__ = ("_activation", "_copies", "_scope")
 
-    def __init__(self, activation: ActivationRecorder, scope: str = SHARED_SCOPE) -> None:
+    def __init__(self, activation: ActivationRecorder, scope: str = SHARED_SCOPE, *, copies: bool = True) -> None:
         self._activation = activation
         self._scope = scope
+        self._copies = copies
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, or the default."""
@@ -62,10 +63,13 @@ class State:
             return default
 
     def set(self, key: str, value: Any) -> None:
-        """Set a value. Other executors see it from the next superstep on."""
+        """Set a value, of which a copy is kept. Other executors see it from the next superstep on.
+
+        Raises EncodeError, which is a TypeError, if the value can't be copied or stored.
+        """
         if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - programs may be unchecked
             raise TypeError(f"a state key must be a str, not {key!r}")
-        self._activation.write(self._scope, key, value)
+        self._activation.write(self._scope, key, value, copies=self._copies)
 
     def has(self, key: str) -> bool:
         """Return True if the key has a value."""
@@ -252,7 +256,10 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         return self.state.get(key, default)
 
     def set_state(self, key: str, value: Any) -> None:
-        """Set a value in the shared state. Other executors see it from the next superstep on."""
+        """Set a value in the shared state, of which a copy is kept. Other executors see it from the next superstep on.
+
+        Raises EncodeError, which is a TypeError, if the value can't be copied or stored.
+        """
         self.state.set(key, value)
 
     @property
@@ -290,6 +297,11 @@ class WorkflowContext(Generic[OutT, W_OutT]):
     def is_streaming(self) -> bool:
         """Return True if the caller reads a stream."""
         return self.activation.streaming
+
+    def get_runtime_tools(self) -> list[Any] | None:
+        """Return the tools that were given to `run(tools=...)`; None if there are none."""
+        tools = self.activation.tools
+        return None if tools is None else list(tools)
 
     def get_sent_messages(self) -> list[Any]:
         """Return the messages that this activation has sent."""

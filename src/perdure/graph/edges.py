@@ -273,7 +273,10 @@ class SwitchCaseEdgeGroup(FanOutEdgeGroup):
         defaults = [case for case in cases if isinstance(case, SwitchCaseEdgeGroupDefault)]
         if len(defaults) != 1:
             raise ValueError(f"a switch needs exactly one default, not {len(defaults)}")
-        super().__init__(source_id, [case.target_id for case in cases], id=id)
+        # Several cases may have one target, and a fan-out needs two.
+        self.target_ids = list(dict.fromkeys(case.target_id for case in cases))
+        EdgeGroup.__init__(self, [Edge(source_id, target_id) for target_id in self.target_ids], id=id)
+        self.selection_func = self.selection_func_name = None
         self.cases: list[SwitchEntry] = list(cases)
 
     @property

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, overload
 
 from perdure.annotations import annotations_of, evaluate, namespace_here
-from perdure.graph.activation import no_exit
+from perdure.graph.activation import ABSENT, no_exit
 from perdure.graph.handlers import (
     HandlerTypes,
     context_types,
@@ -237,6 +237,11 @@ class Executor:
     def child_graph(self) -> Graph | None:
         """Return the graph of a sub-workflow; None for other executors."""
         return None
+
+    def cancelled_answer(self, request_data: Any) -> Any:
+        """Return the answer to a request of this executor that is cancelled; ABSENT if the request is just dropped."""
+        del request_data
+        return ABSENT
 
     def shares(self) -> Shared | None:
         """Return the object that this executor may share with others."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
     from datetime import datetime, timedelta
 
+    from perdure.engine import InvocationKwargs
     from perdure.events import WorkflowEvent
     from perdure.hosting.scheduler import Scheduler
     from perdure.kernel import Snapshot
@@ -151,8 +152,8 @@ class Host:
         run_id: str | None = None,
         deadline: timedelta | datetime | None = None,
         budget: Mapping[str, float] | None = None,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
+        function_invocation_kwargs: InvocationKwargs | None = None,
+        client_kwargs: InvocationKwargs | None = None,
     ) -> HostedRun:
         """Start a run. It is durable when this returns; any serving host advances it.
 

@@ -10,7 +10,7 @@ from perdure.kernel.snapshot import Answered, Delivery, Trail
 from perdure.kernel.superstep import RoutedMessage, Sending, deliver
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from perdure.kernel.snapshot import Moment, Request, Snapshot, Suspended, Value
     from perdure.kernel.superstep import FanIn
@@ -46,9 +46,13 @@ def answer(
     at: Moment,
     by: str | None = None,
     what: Mapping[str, str] | None = None,
+    dropped: Sequence[Request] = (),
 ) -> Snapshot:
-    """Close requests and deliver their answers. `what` holds a short form of each answer, by request id."""
-    closed = {request.id for request, _ in answers}
+    """Close requests and deliver their answers. `what` holds a short form of each answer, by request id.
+
+    `dropped` requests are closed without an answer, also in the sub-workflows that passed them on.
+    """
+    requests = [*(request for request, _ in answers), *dropped]
     deliveries = tuple(_answer_delivery(request, value) for request, value in answers if request.resumes is None)
     given = {f"{request.resumes}/answer/{request.id}": value for request, value in answers if request.resumes}
     woken = [each for each in snapshot.suspended if _awaits_one_of(each, answers)]
@@ -59,11 +63,22 @@ def answer(
         deliveries=(*snapshot.deliveries, *(each.delivery for each in woken), *deliveries),
         suspended=tuple(each for each in snapshot.suspended if each not in woken),
         carried={**snapshot.carried, **given} if given else snapshot.carried,
-        requests={key: request for key, request in snapshot.requests.items() if key not in closed},
-        answered=snapshot.answered.extended(
-            Answered(request.id, at, by, short.get(request.id)) for request, _ in answers
-        ),
+        requests=_without(snapshot.requests, requests),
+        children={key: _drop_inside(child, dropped) for key, child in snapshot.children.items()}
+        if dropped
+        else snapshot.children,
+        answered=snapshot.answered.extended(Answered(each.id, at, by, short.get(each.id)) for each in requests),
     )
+
+
+def _without(requests: Mapping[str, Request], closed: Iterable[Request]) -> Mapping[str, Request]:
+    ids = {request.id for request in closed}
+    return {key: request for key, request in requests.items() if key not in ids}
+
+
+def _drop_inside(child: Snapshot, dropped: Sequence[Request]) -> Snapshot:
+    inner = {key: _drop_inside(each, dropped) for key, each in child.children.items()}
+    return replace(child, requests=_without(child.requests, dropped), children=inner)
 
 
 def _awaits_one_of(suspended: Suspended, answers: Sequence[tuple[Request, Value]]) -> bool:

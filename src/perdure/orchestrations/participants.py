@@ -121,12 +121,12 @@ class RunKwargs(TypedDict):
 
 
 def run_kwargs(executor_id: str, ctx: WorkflowContext[Any, Any]) -> RunKwargs:
-    """Return the kwargs of the run that an executor's agent gets: its own ones, or those for all."""
+    """Return the kwargs of the run that an executor's agent gets: those for all, overlaid by its own."""
     given: Mapping[str, Mapping[str, Any]] = ctx.get_state("_workflow_run_kwargs", {})
 
     def find(kind: str) -> Mapping[str, Any] | None:
         kwargs = given.get(kind, {})
-        return kwargs.get(executor_id, kwargs.get("__global__"))
+        return {**kwargs.get("__global__", {}), **kwargs.get(executor_id, {})} or None
 
     return {
         "function_invocation_kwargs": find("function_invocation_kwargs"),

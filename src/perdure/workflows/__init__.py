@@ -1,5 +1,6 @@
 """Workflows: the builder, the workflow, its runs, sub-workflows, and workflows as agents."""
 
+from perdure.engine import WorkflowInvocationKwargs
 from perdure.workflows.as_agent.agent import WorkflowAgent
 from perdure.workflows.as_agent.translation import REQUEST_INFO_FUNCTION_NAME, ResponseBuilder, answered_ids, to_plain
 from perdure.workflows.builder import WorkflowBuilder
@@ -18,6 +19,7 @@ __all__ = [
     "WorkflowAgent",
     "WorkflowBuilder",
     "WorkflowExecutor",
+    "WorkflowInvocationKwargs",
     "WorkflowRunOptions",
     "WorkflowRunResult",
     "answered_ids",

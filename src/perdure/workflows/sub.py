@@ -189,7 +189,10 @@ class WorkflowExecutor(Executor):
             prefix=f"{activation.activation_id}/",
             scope_id=f"{context.root_id}/{self.id}",
             name=self._name,
-            run_kwargs=kwargs_for_child(context.run_kwargs, self.workflow.executors),
+            run_kwargs=kwargs_for_child(
+                context.run_kwargs, self.id, self.workflow.executors, parent=context.graph.executors
+            ),
+            tools=context.tools,
             streaming=context.streaming,
             emit=activation.pass_on,
             changes=self._changes,
@@ -256,6 +259,7 @@ class ChildRun:
     scope_id: str
     name: str
     run_kwargs: dict[str, Any]
+    tools: list[Any] | None
     streaming: bool
     emit: Callable[[PendingEvent], None]
     changes: ChangeDetector
@@ -283,6 +287,7 @@ class ChildRun:
             scope_id=self.scope_id,
             streaming=self.streaming,
             run_kwargs=self.run_kwargs,
+            tools=self.tools,
             changes=self.changes,
             clock=context.clock,
             span=context.span,

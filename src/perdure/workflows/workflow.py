@@ -7,6 +7,7 @@ import logging
 import math
 import weakref
 from asyncio import CancelledError
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
@@ -26,19 +27,19 @@ from perdure.engine import (
     final_state,
     is_unfinished,
 )
-from perdure.errors import RunError, RunUnfinishedError, WorkflowException
+from perdure.errors import CheckpointNotFoundError, RunError, RunUnfinishedError, WorkflowException
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
 from perdure.graph import WorkflowMessage, private_scope
 from perdure.storage import clock_on, given_storage
 from perdure.streams import ResponseStream, without_discarded
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Collection, Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from perdure.agents import ContextProvider, UsageDetails
     from perdure.clock import Clock
-    from perdure.engine import Events, LoadedRun
+    from perdure.engine import Events, InvocationKwargs, LoadedRun
     from perdure.graph import EdgeGroup, Executor, Graph
     from perdure.storage import CheckpointStorage
     from perdure.workflows.as_agent.agent import WorkflowAgent
@@ -54,8 +55,9 @@ class StartOptions(TypedDict, total=False):
     run_id: str | None
     checkpoint_storage: CheckpointStorage | str | None
     takeover: bool
-    function_invocation_kwargs: Mapping[str, Any] | None
-    client_kwargs: Mapping[str, Any] | None
+    tools: Any
+    function_invocation_kwargs: InvocationKwargs | None
+    client_kwargs: InvocationKwargs | None
     deadline: timedelta | datetime | None
     budget: Mapping[str, float] | None
     wait_for_timers: bool
@@ -253,9 +255,15 @@ class Workflow:
         `activations`, and whatever executors report with `ctx.spend`), it stops with BudgetExceededError and can be
         resumed with a larger budget. With `wait_for_timers=False` the call doesn't wait for timers.
 
+        If the last superstep of this instance's run failed or was cancelled, a message abandons that superstep: an
+        `undelivered` event names each of its messages. To continue it instead, give the `run_id` and no message.
+
+        `tools` are for the agents of this call, in addition to their own, in sub-workflows too. They are not stored:
+        give them again when the run is resumed.
+
         Without `stream`, await the result. With it, read the events: `async for event in ...`.
         """
-        call = self._call(message, responses=responses, streaming=stream, **options)
+        call = self._call(message, responses=responses, streaming=stream, abandons=True, **options)
         events = self.stream(call, include_status_events=include_status_events)
         return events if stream else events.get_final_response()
 
@@ -279,8 +287,10 @@ class Workflow:
         run_id: str | None = None,
         checkpoint_storage: CheckpointStorage | str | None = None,
         takeover: bool = False,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
+        abandons: bool = False,
+        tools: Any = None,
+        function_invocation_kwargs: InvocationKwargs | None = None,
+        client_kwargs: InvocationKwargs | None = None,
         deadline: timedelta | datetime | None = None,
         budget: Mapping[str, float] | None = None,
         wait_for_timers: bool = True,
@@ -311,13 +321,76 @@ class Workflow:
             run_id=run_id,
             storage=storage,
             kwargs={"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs},
+            tools=_normalize_tools(tools),
             streaming=streaming,
             takeover=takeover,
+            abandons=abandons,
             deadline=None if deadline is None else moment_of(clock, deadline, "the deadline of a run"),
             budget=None if budget is None else check_budget(budget),
             waits=wait_for_timers,
             emit_open_requests=bool(responses),
         )
+
+    async def cancel_pending_requests(
+        self,
+        request_ids: Collection[str],
+        *,
+        checkpoint_id: str | None = None,
+        checkpoint_storage: CheckpointStorage | str | None = None,
+        tools: Any = None,
+        function_invocation_kwargs: InvocationKwargs | None = None,
+        client_kwargs: InvocationKwargs | None = None,
+    ) -> WorkflowRunResult:
+        """Cancel open requests and run until the workflow is idle. Ids of requests that are not open are ignored.
+
+        An agent takes it as a refused approval, or as an error of the call that the user was to answer. Other executors
+        are not told. `checkpoint_id` first resumes the run from a checkpoint. Raises ValueError for ids that are empty
+        or no str, and RequestError if a handler waits for the answer (`ctx.ask`).
+        """
+        ids = frozenset(request_ids)
+        if isinstance(request_ids, str) or not all(isinstance(each, str) and each for each in ids):  # pyright: ignore[reportUnnecessaryIsInstance] - programs may be unchecked
+            raise ValueError(f"request ids must be a collection of strings that are not empty, not {request_ids!r}")
+        call = self._call(
+            ABSENT,
+            streaming=False,
+            responses={},
+            checkpoint_id=checkpoint_id,
+            checkpoint_storage=checkpoint_storage,
+            tools=tools,
+            function_invocation_kwargs=function_invocation_kwargs,
+            client_kwargs=client_kwargs,
+        )
+        return await self.stream(replace(call, cancels=ids, emit_open_requests=True)).get_final_response()
+
+    def get_last_checkpoint_id(self) -> str | None:
+        """Return the id of the checkpoint that this instance wrote or restored last; None before there is one."""
+        return None if self.loaded_run is None else self.loaded_run.head_id
+
+    async def resolve_pause_checkpoint_id(
+        self,
+        request_ids: Collection[str],
+        *,
+        checkpoint_storage: CheckpointStorage | str | None = None,
+        known_checkpoint_id: str | None = None,
+        baseline_checkpoint_id: object = ABSENT,
+    ) -> str | None:
+        """Return the id of a checkpoint in which all these requests are open; None if there is none.
+
+        That is the newest checkpoint of this instance's run, unless it is `baseline_checkpoint_id`, or else
+        `known_checkpoint_id`.
+        """
+        run, last_id = self.loaded_run, self.get_last_checkpoint_id()
+        storage: Any = given_storage(checkpoint_storage)
+        if storage is None:
+            storage = self.checkpoint_storage if run is None or run.binding is None else run.binding.storage
+        candidates = [None if last_id == baseline_checkpoint_id else last_id, known_checkpoint_id]
+        for candidate in dict.fromkeys(filter(None, candidates)):
+            if storage is None or not request_ids:
+                return None
+            with suppress(CheckpointNotFoundError):
+                if {*request_ids} <= (await storage.load(candidate)).pending_request_info_events.keys():
+                    return candidate
+        return None
 
     def _takes_none(self, *, is_alone: bool) -> bool:
         """Return True if None is a message here: it is all that was given, and the start executor accepts it."""
@@ -352,7 +425,8 @@ class Workflow:
         before, has_begun, has_requests = self._status, False, False
         run = self.loaded_run
         try:
-            if call.message is not ABSENT and not call.names_a_run and run is not None and await is_unfinished(run):
+            is_turn = call.message is not ABSENT and not call.names_a_run
+            if is_turn and run and not (call.abandons and run.is_cut_off) and await is_unfinished(run):
                 raise RunUnfinishedError(run.run_id, checkpoint_id=run.head_id)  # noqa: TRY301 - handled as other refusals
             yield [WorkflowEvent("started", origin=FRAMEWORK)]
             yield [self._set_status(session, WorkflowRunState.IN_PROGRESS)]
@@ -496,6 +570,14 @@ class Workflow:
     def to_json(self) -> str:
         """Convert the definition to JSON."""
         return json.dumps(self.to_dict())
+
+
+def _normalize_tools(tools: Any) -> list[Any] | None:
+    if tools is None:
+        return None
+    from perdure.agents import normalize_tools  # noqa: PLC0415 - workflows without agents don't import them
+
+    return normalize_tools(tools)
 
 
 def check_budget(budget: Mapping[str, float]) -> dict[str, float]:

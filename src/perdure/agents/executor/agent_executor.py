@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 
 from perdure.agents.agent import Agent, BaseAgent, SupportsAgentRun, resolve_agent_id
 from perdure.agents.executor.requests import (
+    APPROVAL,
     Answer,
     approved_call,
     find_mismatch,
@@ -36,6 +37,7 @@ from perdure.graph import (
     INTERNAL_SOURCE_ID,
     Executor,
     Shared,
+    State,
     WorkflowContext,
     current_activation,
     handler,
@@ -94,6 +96,11 @@ register_type(AgentExecutorRequest, name="perdure:AgentExecutorRequest")
 register_type(AgentExecutorResponse, name="perdure:AgentExecutorResponse")
 
 
+def _own_state(ctx: WorkflowContext[Any, Any]) -> State:
+    """Return the executor's private state. It keeps long conversations without copying: nobody changes what is set."""
+    return State(ctx.activation, ctx.activation.private_scope(), copies=False)
+
+
 _RESET = "reset"
 """Where the executor's state keeps the id of the last reset."""
 
@@ -114,7 +121,7 @@ class _Reset:
 
     def take(self, ctx: WorkflowContext[Any, Any]) -> bool:
         """Return True once, in the handler call that does the reset."""
-        own = ctx.scope()
+        own = _own_state(ctx)
         if self._requested is None:
             return False
         if own.get(_RESET) != self._requested:
@@ -134,6 +141,7 @@ Context: TypeAlias = WorkflowContext[AgentExecutorResponse, AgentResponse | Agen
 
 _OF_ANSWERS = frozenset({"function_result", "function_approval_response"})
 _CONTINUE = "please continue."
+_CANCELLED = "Error: the request was cancelled."
 _CACHE = "cache"
 """Messages that the agent has not seen yet."""
 _CONVERSATION = "conversation"
@@ -226,6 +234,21 @@ class AgentExecutor(Executor):
             and (isinstance(executor.agent, Agent) or executor.child_graph() is not None)
         )
 
+    def cancelled_answer(self, request_data: Any) -> Any:
+        """Return a refusal of an approval, or an error as the result of a call that the user answers.
+
+        Raises ValueError for a question of the workflow that is the agent: that workflow would wait for ever.
+        """
+        if not isinstance(request_data, Content):
+            if self.child_graph() is not None:
+                raise ValueError(f"it is asked by the workflow inside agent {self.id!r}, which has to be answered")
+            return ABSENT
+        if request_data.type == APPROVAL:
+            return False
+        if request_data.type == "function_call":
+            return Content.from_function_result(request_data.call_id or "", result=_CANCELLED)
+        return Content.from_error(message=_CANCELLED)
+
     def shares(self) -> Shared | None:
         """Return the session, which other executors may share."""
         return None if self.__live is None else Shared(self._session, SESSION_KEY, self.__live.merge)
@@ -299,7 +322,7 @@ class AgentExecutor(Executor):
     @response_handler
     async def handle_user_input_response(self, original_request: Content, response: Answer, ctx: Context) -> None:
         """Handle the answer to a question of the agent. The agent continues when all answers are in."""
-        own, request_id = ctx.scope(), ctx.request_id
+        own, request_id = _own_state(ctx), ctx.request_id
         assert request_id is not None, "an answer has its request"
         pending: dict[str, Content] = own.get(_PENDING, {})
         asked = pending.get(request_id, original_request)
@@ -317,11 +340,11 @@ class AgentExecutor(Executor):
     async def handle_nested_response(self, original_request: object, response: object, ctx: Context) -> None:
         """Handle the answer to a question of the inner workflow."""
         del original_request
-        pending: dict[str, Content] = ctx.scope().get(_PENDING, {})
+        pending: dict[str, Content] = _own_state(ctx).get(_PENDING, {})
         await self.__continue(ctx, pending, to_inner_result(pending[ctx.request_id or ""], response))
 
     async def __continue(self, ctx: Context, pending: dict[str, Content], answer: Content) -> None:
-        own = ctx.scope()
+        own = _own_state(ctx)
         answers: list[Content] = [*own.get(_ANSWERS, ()), answer]
         left = {key: content for key, content in pending.items() if key != ctx.request_id}
         own.set(_PENDING, left)
@@ -334,13 +357,13 @@ class AgentExecutor(Executor):
 
     def __cache(self, ctx: Context) -> Log[Message]:
         if self.__reset.take(ctx):
-            ctx.scope().set(_CACHE, Log())
-        return cast("Log[Message]", ctx.scope().get(_CACHE) or Log())
+            _own_state(ctx).set(_CACHE, Log())
+        return cast("Log[Message]", _own_state(ctx).get(_CACHE) or Log())
 
     def __store(self, messages: Iterable[Message], ctx: Context) -> None:
         cache = self.__cache(ctx)
         cache.extend(messages)
-        ctx.scope().set(_CACHE, cache)
+        _own_state(ctx).set(_CACHE, cache)
 
     async def on_answer(self, answer: AgentExecutorResponse, ctx: WorkflowContext[Any, Any]) -> Sequence[Message]:
         """Send a response of the agent on.
@@ -374,7 +397,7 @@ class AgentExecutor(Executor):
         turn = AgentTurn(self._agent, self.id, self._session, self.__live, ctx, streams_response=self.yields_responses)
         is_unprompted = self._ensure_trailing_user_turn and told and told[-1].role == "assistant"
         response = await turn.run([*told, Message("user", [_CONTINUE])] if is_unprompted else told)
-        own, said = ctx.scope(), visible_messages(response.messages)
+        own, said = _own_state(ctx), visible_messages(response.messages)
         conversation = [*own.get(_CONVERSATION, ()), *told, *said]
         own.set(_CACHE, Log(cached[len(told) :]))
         if turn.asked or turn.questions:
@@ -398,7 +421,7 @@ class AgentExecutor(Executor):
             ctx.activation.output(response, in_pieces=True)
 
     async def __ask_all(self, ctx: Context, turn: AgentTurn) -> None:
-        own = ctx.scope()
+        own = _own_state(ctx)
         pending: dict[str, Content] = own.get(_PENDING, {})
         for place, content in enumerate(turn.asked):
             request_id = await self.__ask(ctx, content.id or f"{ctx.idempotency_key}-{place}", content)

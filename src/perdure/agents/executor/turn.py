@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import logging
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -16,7 +15,7 @@ from perdure.agents.messages.responses import AgentResponse
 from perdure.agents.sessions.session import AgentSession, apply_changes, copy_state, find_changes, share_logs
 from perdure.agents.turn.recording import return_requests
 from perdure.codec import register_type
-from perdure.engine import GLOBAL_KWARGS_KEY, RUN_KWARGS_KEY
+from perdure.engine import RUN_KWARGS_KEY, kwargs_of_executor
 from perdure.graph import StepCall
 
 if TYPE_CHECKING:
@@ -162,8 +161,6 @@ def live_session(session: AgentSession) -> LiveSession:
     return found
 
 
-logger = logging.getLogger(__name__)
-
 SESSION_KEY: Final = "session"
 
 
@@ -241,7 +238,11 @@ class AgentTurn:
 
     async def _run_agent_once(self, messages: Sequence[Message], session: Any) -> AgentResponse[Any]:
         is_streaming = self.ctx.activation.streaming
-        stream: Any = self.agent.run(list(messages), stream=is_streaming, session=session, **self._kwargs())
+        kwargs = kwargs_of_executor(self.ctx.get_state(RUN_KWARGS_KEY, {}), self.name)
+        tools = self.ctx.get_runtime_tools()
+        if tools is not None and _takes_tools(self.agent):
+            kwargs["tools"] = tools
+        stream: Any = self.agent.run(list(messages), stream=is_streaming, session=session, **kwargs)
         if not is_streaming:
             return await stream
         if inspect.iscoroutine(stream):
@@ -290,14 +291,8 @@ class AgentTurn:
             for each in contents
         ]
 
-    def _kwargs(self) -> dict[str, Any]:
-        """Return the run's kwargs for this executor, or for all."""
-        given: Mapping[str, Mapping[str, Any]] = self.ctx.get_state(RUN_KWARGS_KEY, {})
-        found: dict[str, Any] = {}
-        for kind in ("function_invocation_kwargs", "client_kwargs"):
-            by_target = given.get(kind, {})
-            own = found[kind] = by_target.get(self.name, by_target.get(GLOBAL_KWARGS_KEY))
-            if not isinstance(own, dict | None):
-                logger.warning("agent %r: kwargs of type %s are ignored; give a dict", self.name, type(own).__name__)
-                found[kind] = None
-        return found
+
+def _takes_tools(agent: SupportsAgentRun) -> bool:
+    """Return True if the agent's `run` has a parameter for tools."""
+    parameters = inspect.signature(agent.run).parameters
+    return "tools" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())

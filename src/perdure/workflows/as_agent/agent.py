@@ -21,6 +21,7 @@ from perdure.agents import (
     Turn,
     drop_known_messages,
     normalize_messages,
+    normalize_tools,
     record_call,
     record_stream,
     token_spending,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
 
     from perdure.agents import AgentResponseUpdate, AgentRunInputs, ContextProvider
-    from perdure.engine import ActivationRecorder
+    from perdure.engine import ActivationRecorder, InvocationKwargs
     from perdure.events import WorkflowEvent
     from perdure.storage import CheckpointStorage
     from perdure.workflows.workflow import Workflow
@@ -67,8 +68,9 @@ class AgentRunOptions(TypedDict, total=False):
     session: AgentSession | None
     checkpoint_id: str | None
     checkpoint_storage: CheckpointStorage | str | None
-    function_invocation_kwargs: Mapping[str, Any] | None
-    client_kwargs: Mapping[str, Any] | None
+    tools: Any
+    function_invocation_kwargs: InvocationKwargs | None
+    client_kwargs: InvocationKwargs | None
 
 
 @dataclass(eq=False)
@@ -87,7 +89,8 @@ class AgentCall:
     session: AgentSession | None
     checkpoint_id: str | None
     storage: object
-    kwargs: Mapping[str, Mapping[str, Any] | None]
+    kwargs: Mapping[str, InvocationKwargs | None]
+    tools: list[Any] | None
     streaming: bool
     may_nest: InitVar[bool]
     memory: RunMemory
@@ -354,14 +357,16 @@ class WorkflowAgent(BaseAgent):
         session: AgentSession | None = None,
         checkpoint_id: str | None = None,
         checkpoint_storage: CheckpointStorage | str | None = None,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
+        tools: Any = None,
+        function_invocation_kwargs: InvocationKwargs | None = None,
+        client_kwargs: InvocationKwargs | None = None,
     ) -> ResponseStream[AgentResponseUpdate, AgentResponse[Any]] | Awaitable[AgentResponse[Any]]:
         """Send a message to the workflow, and return its outputs and requests until it is idle.
 
         With a session the workflow gets the conversation so far and the new messages. `checkpoint_id` first resumes the
         run from a checkpoint; without a message that is all. `checkpoint_storage` replaces the workflow's own. Without
-        a message the session's run continues its unfinished work, and repeats what the session doesn't have.
+        a message the session's run continues its unfinished work, and repeats what the session doesn't have. `tools`
+        are for the agents of the workflow in this call only, as in `Workflow.run`.
 
         Raises AgentInvalidResponseException if the run waits for answers and the message is not clearly one.
         """
@@ -378,6 +383,7 @@ class WorkflowAgent(BaseAgent):
             checkpoint_id=checkpoint_id,
             storage=self._workflow.checkpoint_storage if given is None else given,
             kwargs={"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs},
+            tools=None if tools is None else normalize_tools(tools),
             streaming=stream,
             may_nest=checkpoint_id is None and given is None,
             memory=self._memory,

@@ -80,6 +80,7 @@ class NestedRun:
             scope_id=self._scope_id,
             name=self._name,
             run_kwargs=resolve_kwargs(call.kwargs, self._workflow.executors),
+            tools=call.tools,
             streaming=call.streaming,
             emit=_ignore,
             changes=ChangeDetector(),

@@ -181,7 +181,7 @@ class Conversation:
 
     def _make_call(self, **more: Any) -> Call:
         call = self._call
-        return Call(storage=call.storage, kwargs=call.kwargs, streaming=call.streaming, **more)
+        return Call(storage=call.storage, kwargs=call.kwargs, tools=call.tools, streaming=call.streaming, **more)
 
     async def _read(self, **more: Any) -> list[WorkflowEvent[Any]]:
         return [event async for event in self._workflow.stream(self._make_call(**more))]
