@@ -80,28 +80,18 @@ def annotations_of(func: Callable[..., Any], namespace: Namespace) -> dict[str, 
     """
     annotations = inspect.get_annotations(_function_of(func))
     return {
-        name: _evaluated(annotation, func, namespace, place=f"parameter {name!r} of ")
+        name: evaluate(annotation, func, namespace, place=f"parameter {name!r} of ")
         for name, annotation in annotations.items()
         if name != "return"
     }
 
 
-def evaluate(annotation: object, func: Callable[..., Any], namespace: Namespace) -> object:
-    """Return a type, which may be a string, as it reads where `func` was defined.
+def evaluate(annotation: object, func: Callable[..., Any], namespace: Namespace, *, place: str = "") -> object:
+    """Return a type, which may be a string, as it reads where `func` was defined. Errors name the `place` in `func`.
 
     Raises:
         UnresolvedAnnotationError: a name in it is not defined.
     """
-    return _evaluated(annotation, func, namespace, place="")
-
-
-def resolved(annotation: object, module_names: dict[str, object], local_names: Mapping[str, object]) -> object:
-    """Replace the strings in a type by what they name."""
-    holder = types.SimpleNamespace(__annotations__={"it": annotation})
-    return typing.get_type_hints(holder, module_names, local_names, include_extras=True)["it"]
-
-
-def _evaluated(annotation: object, func: Callable[..., Any], namespace: Namespace, *, place: str) -> object:
     function = _function_of(func)
     try:
         return resolved(annotation, getattr(function, "__globals__", {}), {**_closure_of(function), **namespace.names})
@@ -112,6 +102,12 @@ def _evaluated(annotation: object, func: Callable[..., Any], namespace: Namespac
             "import it at run time (not only under TYPE_CHECKING), or define it before the function",
             name=error.name,
         ) from error
+
+
+def resolved(annotation: object, module_names: dict[str, object], local_names: Mapping[str, object]) -> object:
+    """Replace the strings in a type by what they name."""
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    return typing.get_type_hints(holder, module_names, local_names, include_extras=True)["it"]
 
 
 def _function_of(func: Callable[..., Any]) -> Callable[..., Any]:

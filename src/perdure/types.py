@@ -14,7 +14,7 @@ from types import NoneType
 from typing import Annotated, Any, Final, Literal, TypeGuard, TypeVar, Union, cast, get_args, get_origin
 
 import typing_extensions
-from typing_extensions import ReadOnly, TypeAliasType
+from typing_extensions import ReadOnly, TypeAliasType, get_protocol_members
 
 from perdure.annotations import resolved
 
@@ -151,7 +151,7 @@ def _is_instance_of_class(data: object, cls: object) -> bool:
     if typing_extensions.is_typeddict(cls):
         return isinstance(data, dict) and _has_fields(cast("dict[object, object]", data), cls)
     if _is_bare_protocol(cls):
-        return _is_base(cls, type(data)) or all(_has_attribute(data, name) for name in _protocol_members(cls))
+        return cls in type(data).__mro__ or all(_has_attribute(data, name) for name in get_protocol_members(cls))
     try:
         return isinstance(data, cast("type", cls))
     except TypeError:
@@ -205,18 +205,10 @@ def _is_required(hint: object, default: bool) -> bool:  # noqa: FBT001
     return origin is typing.Required or (origin is not typing.NotRequired and default)
 
 
-def _is_bare_protocol(cls: object) -> bool:
+def _is_bare_protocol(cls: object) -> TypeGuard[type]:
     """Return True for a protocol that is not runtime checkable."""
     is_protocol = isinstance(cls, type) and typing_extensions.is_protocol(cls)
     return is_protocol and not getattr(cls, "_is_runtime_protocol", False)
-
-
-def _protocol_members(protocol: object) -> frozenset[str]:
-    return typing_extensions.get_protocol_members(cast("type", protocol))
-
-
-def _is_base(base: object, cls: type) -> bool:
-    return any(base is parent for parent in cls.__mro__)
 
 
 def _has_attribute(data: object, name: str) -> bool:
@@ -241,9 +233,6 @@ class _Rule:
     any_fits: bool
     assumed: tuple[tuple[object, object], ...] = ()
 
-    def assuming(self, source: object, target: object) -> _Rule:
-        return _Rule(self.any_fits, (*self.assumed, (source, target)))
-
 
 def _fits(source: object, target: object, rule: _Rule) -> bool:
     source, target = plain_type(source), plain_type(target)
@@ -251,7 +240,7 @@ def _fits(source: object, target: object, rule: _Rule) -> bool:
         return True
     if source is Any:
         return rule.any_fits
-    rule = rule.assuming(source, target)
+    rule = _Rule(rule.any_fits, (*rule.assumed, (source, target)))
     if get_origin(source) in _UNIONS:
         return all(_fits(member, target, rule) for member in get_args(source))
     if get_origin(target) in _UNIONS:
@@ -281,7 +270,7 @@ def _is_subclass(source: type, target: type, rule: _Rule) -> bool:
     if typing_extensions.is_typeddict(target):
         return typing_extensions.is_typeddict(source) and _fields_fit(source, target, rule)
     if typing_extensions.is_protocol(target):
-        return _is_base(target, source) or all(_declares(source, name) for name in _protocol_members(target))
+        return target in source.__mro__ or all(_declares(source, name) for name in get_protocol_members(target))
     try:
         return issubclass(source, target)
     except TypeError:

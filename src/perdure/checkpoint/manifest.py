@@ -139,10 +139,11 @@ def entries_of(manifest: Manifest, blobs: Mapping[str, bytes]) -> dict[str, Entr
 def only(manifest: Manifest, beginnings: tuple[str, ...]) -> Manifest:
     """Return a manifest with only the paths that start with one of `beginnings`, so that nothing else is read.
 
-    Entries of the base are left out. Raises DamagedPartError.
+    Entries of the base are left out. Raises CheckpointDamagedError.
     """
     toc = {path: address for path, address in manifest.toc.items() if path.startswith(beginnings)}
-    pieces = {path: text for path, text in _pieces(manifest).items() if path.startswith(beginnings)}
+    with _reading(manifest):
+        pieces = {path: text for path, text in _pieces(manifest).items() if path.startswith(beginnings)}
     return replace(manifest, toc=toc, pieces=pieces_text(pieces), base=None, gone=())
 
 

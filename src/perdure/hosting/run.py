@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint import Reader, is_settled, known_paths, naming, only, request_event
 from perdure.clock import now
-from perdure.codec import CodedValues, DamagedPartError, as_kept, loads
+from perdure.codec import CodedValues, as_kept, loads
 from perdure.engine import FRAMEWORK
 from perdure.errors import (
     CheckpointDamagedError,
@@ -256,7 +256,7 @@ class _Head:
         """Read a checkpoint. Raises CheckpointNotFoundError, CheckpointDamagedError."""
         manifest = await storage.store.manifest(checkpoint_id)
         with naming(checkpoint_id):
-            blobs = await storage.store.blobs(_only(manifest, (_OUTPUTS, _REQUEST)).roots)
+            blobs = await storage.store.blobs(only(manifest, (_OUTPUTS, _REQUEST)).roots)
         return cls(manifest, storage.codec(), blobs)
 
     @property
@@ -288,14 +288,7 @@ class _Head:
             ]
 
     def _snapshot(self, path: str) -> Snapshot:
-        return Reader(_only(self.manifest, (path,)), self.blobs, self.codec).snapshot()
-
-
-def _only(manifest: Manifest, beginnings: tuple[str, ...]) -> Manifest:
-    try:
-        return only(manifest, beginnings)
-    except DamagedPartError as error:
-        raise CheckpointDamagedError(manifest.checkpoint_id, str(error)) from error
+        return Reader(only(self.manifest, (path,)), self.blobs, self.codec).snapshot()
 
 
 def _output_event(output: Output, values: CodedValues) -> WorkflowEvent[Any]:
