@@ -4,7 +4,7 @@ from typing import Any, Union
 
 import pytest
 
-from perdure import Executor, WorkflowContext, WorkflowEvent, WorkflowMessage, handler, response_handler
+from perdure import Executor, WorkflowContext, WorkflowEvent, WorkflowMessage, executor, handler, response_handler
 
 
 class Worker(Executor):
@@ -152,3 +152,8 @@ def test_an_executor_whose_constructor_was_not_called_says_so() -> None:
 def test_a_limit_below_one_is_refused(limit: int) -> None:
     with pytest.raises(ValueError, match="max_concurrency must be 1 or more"):
         Worker("w", max_concurrency=limit)
+    with pytest.raises(ValueError, match="executor 'double': max_concurrency must be 1 or more"):
+
+        @executor(max_concurrency=limit)
+        def double(number: int) -> None:
+            del number

@@ -282,9 +282,9 @@ def wiring(executor: Executor) -> Wiring:
         raise TypeError(f"{name} is not initialized: call super().__init__(id=...) in {name}.__init__") from None
 
 
-def rewire(executor: Executor, dispatch: Dispatch, *, max_concurrency: int = 1, is_function: bool = False) -> None:
+def rewire(executor: Executor, dispatch: Dispatch, *, is_function: bool = False) -> None:
     """Set the handlers of an executor that was created with `defer_discovery`."""
-    rewired = replace(wiring(executor), dispatch=dispatch, max_concurrency=max_concurrency, is_function=is_function)
+    rewired = replace(wiring(executor), dispatch=dispatch, is_function=is_function)
     executor._perdure = rewired  # pyright: ignore[reportPrivateUsage]
 
 
@@ -368,6 +368,7 @@ class FunctionExecutor(Executor):
             id or getattr(func, "__name__", None) or func.__class__.__name__,
             type="FunctionExecutor",
             defer_discovery=True,
+            max_concurrency=max_concurrency,
             retry=retry,
             timeout=timeout,
             on_error=on_error,
@@ -378,7 +379,7 @@ class FunctionExecutor(Executor):
         called = getattr(func, "__call__", None)  # noqa: B004 - an object may have an async `__call__`
         self._is_async = inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(called)
         self._takes_context = len(parameter_names(func)) == _WITH_CONTEXT
-        rewire(self, Dispatch((Route("process", types),), ()), max_concurrency=max_concurrency)
+        rewire(self, Dispatch((Route("process", types),), ()))
 
     async def process(self, message: Any, ctx: WorkflowContext[Any, Any]) -> None:
         """Call the function."""
