@@ -109,6 +109,20 @@ def test_entering_removes_lock_files_of_dead_processes_of_this_machine(tmp_path:
     assert set(tmp_path.iterdir()) == {far, tmp_path / f"{me.id}.lock"}
 
 
+def test_entering_removes_a_new_lock_file_whose_process_died_before_it_named_it(tmp_path: Path) -> None:
+    me = this_process()
+    dead, empty, far = (tmp_path / f"{name}.new" for name in ("dead", "empty", "far"))
+    dead.write_text(json.dumps({"host": me.host, "boot": me.boot}))
+    empty.touch()
+    far.write_text(json.dumps({"host": FAR.host, "boot": FAR.boot}))
+    owners = Owners(tmp_path)
+    owners.enter()
+    assert not dead.exists()
+    assert empty.exists(), "its owner may be about to lock it"
+    assert far.exists(), "a lock of another machine proves nothing here"
+    owners.close()
+
+
 def test_shortest_of_several_leases_in_one_place_counts(tmp_path: Path) -> None:
     (tmp_path / "name").symlink_to(tmp_path)
     for lease_seconds, path in ((60.0, tmp_path), (20.0, tmp_path / "name"), (40.0, tmp_path)):

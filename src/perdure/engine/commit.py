@@ -45,7 +45,7 @@ class StoreCommitter:
     """Commit checkpoints to a store under a lease.
 
     Attributes:
-        waiting: After a commit: the number of the newest command in the inbox, 0 if there is none.
+        newest_command: After a commit: the number of the newest command in the inbox, 0 if there is none.
         commands: The inbox as it was read together with the journal; None if it was not.
     """
 
@@ -55,14 +55,14 @@ class StoreCommitter:
     position: int
     head: Manifest | None
     span: Span
-    waiting: int = 0
+    newest_command: int = 0
     commands: Sequence[Command] | None = None
     _has_committed: bool = False
 
     @property
     def has_commands(self) -> bool:
         """False if the last commit has found the inbox empty."""
-        return not self._has_committed or self.waiting > 0
+        return not self._has_committed or self.newest_command > 0
 
     async def open(self) -> Journal:
         """Return the journal since the head. Right after a commit it is empty and need not be read."""
@@ -137,10 +137,10 @@ class StoreCommitter:
         run_id = manifest.run_id
         try:
             if self.span is NO_SPAN:
-                self.waiting = await log.store.commit(log.lease, commit)
+                self.newest_command = await log.store.commit(log.lease, commit)
             else:
                 with traced(self.span.child("perdure.commit", run_id=run_id, checkpoint_id=info.checkpoint_id)):
-                    self.waiting = await log.store.commit(log.lease, commit)
+                    self.newest_command = await log.store.commit(log.lease, commit)
                 self.span.set_checkpoint(info.checkpoint_id)
         except AgentFrameworkException:
             raise
@@ -159,7 +159,7 @@ class ChildCommitter:
 
     journal: Journal
     emit: Callable[[PendingEvent], None]
-    waiting: int = 0
+    newest_command: int = 0
     commands: Sequence[Command] | None = None
 
     async def open(self) -> Journal:

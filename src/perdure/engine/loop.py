@@ -312,7 +312,7 @@ class RunLoop:
         self.snapshot = after
         self._uncommitted.clear()
         if self.inbox is not None and committer is not None:
-            self.inbox.on_commit(committer.waiting, after)
+            self.inbox.on_commit(committer.newest_command, after)
         return [] if info is None else [WorkflowEvent("checkpoint", info, origin=FRAMEWORK)]
 
     def _watch_later(self) -> asyncio.TimerHandle | None:

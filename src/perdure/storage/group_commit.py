@@ -24,7 +24,7 @@ class PendingCommit:
     lease: Lease
     commit: Commit
     error: Exception | None = None
-    waiting: int = 0
+    newest_command: int = 0
     """The number of the newest command that waits after it."""
     removed: tuple[str, ...] = ()
     """The finished runs that retention removed with it."""
@@ -41,7 +41,7 @@ class PendingRecords:
     records: Sequence[JournalRecord]
     is_durable: bool
     error: Exception | None = None
-    waiting: ClassVar[int] = 0
+    newest_command: ClassVar[int] = 0
 
 
 Pending: TypeAlias = PendingCommit | PendingRecords
@@ -56,7 +56,7 @@ class GroupWriter(Generic[B]):
     Args:
         submit: Queues a job behind the jobs that it was given before.
         write: Writes a group, and notes in each pending write whether it failed.
-        is_inline: A job is done when it is submitted, so nothing else can join a group.
+        is_inline: Jobs run at once, on submit, so nothing can be grouped.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class GroupWriter(Generic[B]):
     async def write(self, pending: Pending) -> int:
         """Write with everybody else who waits. Return the number of the newest command of a committed run.
 
-        A caller who is cancelled before its turn has written nothing.
+        A caller who is cancelled before its turn has written nothing; later, it may or may not be written.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[int] = loop.create_future()
@@ -113,7 +113,7 @@ class GroupWriter(Generic[B]):
                 self._write(backend, [pending for pending, _ in taken])
         except BaseException as error:  # noqa: BLE001 - everybody who waits has to be told
             failure = error
-        self._tell([(done, pending.waiting, failure or pending.error) for pending, done in taken])
+        self._tell([(done, pending.newest_command, failure or pending.error) for pending, done in taken])
 
     def _on_job_done(self, job: Future[None]) -> None:
         """Tell those who wait if the job could not begin, because the store could not be opened."""

@@ -5,6 +5,13 @@ lock when the process ends, however it ends, so whoever can take the lock knows 
 stopped, or whose machine is out of reach, keeps its lock and has no heartbeat. Others may replace it when the lease in
 its file has expired.
 
+An owner is, for another process:
+
+dead         its lock is free, or its file does not exist: it has certainly ended
+expired      no heartbeat for the time of its lease: it may be stopped, or out of reach
+gone         dead or expired
+replaceable  gone; or it is this process itself, where `engine/local_lock.py` decides which task has a run
+
 Nobody removes the file of an owner that may have leases. So an owner without a file has ended, on whichever machine.
 
 On Linux the lock belongs to the open file (`F_OFD_SETLK`). It excludes the record locks of earlier releases. Elsewhere
@@ -62,6 +69,7 @@ class LockFile:
         with self._open:
             if self.descriptor == _CLOSED:
                 raise OSError(errno.EBADF, "the lock file is closed")
+            # The file server sets this time now. A write may stay in this machine's cache for a while.
             os.utime(self.descriptor)
             touched = os.fstat(self.descriptor).st_mtime
             fields = {
@@ -201,7 +209,7 @@ class Owners:
                 file.close()
 
     def is_replaceable(self, owner: Owner) -> bool:
-        """Return whether others may take the leases of an owner: it is gone, or it is this process."""
+        """Return whether this process may take the leases of an owner."""
         return owner.id == this_process().id or self.is_gone(owner)
 
     def is_gone(self, owner: Owner) -> bool:
@@ -211,11 +219,11 @@ class Owners:
     def is_dead(self, owner: Owner) -> bool:
         """Return whether an owner has certainly ended."""
         me = this_process()
-        if owner.id == me.id or not _is_name(owner):
+        if owner.id == me.id or not _is_safe_in_path(owner):
             return False
         # Locks say something only about processes of this machine.
         if _is_near(host=owner.host, boot=owner.boot, me=me):
-            return _is_free(self._path(owner))
+            return _remove_if_free(self._path(owner))
         return not self._path(owner).exists()
 
     def living(self, owner: Owner | None) -> str | None:
@@ -224,10 +232,10 @@ class Owners:
 
     def _has_expired(self, owner: Owner) -> bool:
         me = this_process()
-        if owner.id == me.id or not _is_name(owner):
+        if owner.id == me.id or not _is_safe_in_path(owner):
             return False
         try:
-            # In this order, so that a pause between the two does not count against the owner.
+            # Read our clocks before the owner's heartbeat: a pause then makes the heartbeat look younger, never older.
             now, uptime = self._now(me), _uptime()
             touched, content = _read(self._path(owner))
         except FileNotFoundError:
@@ -286,13 +294,15 @@ class Owners:
             with contextlib.suppress(FileNotFoundError):
                 if name.endswith(".now"):
                     path.unlink()
-                elif name.endswith(".lock"):
+                elif name.endswith((".lock", ".new")):
                     _, content = _read(path)
-                    if not content or _is_near(host=content.get("host"), boot=content.get("boot"), me=me):
-                        _is_free(path)
+                    # A file of an earlier release. An empty new file is one that its owner is about to lock.
+                    is_old = not content and name.endswith(".lock")
+                    if is_old or _is_near(host=content.get("host"), boot=content.get("boot"), me=me):
+                        _remove_if_free(path)
 
 
-def _is_name(owner: Owner) -> bool:
+def _is_safe_in_path(owner: Owner) -> bool:
     """Return whether an id that was read from a store is safe in a path."""
     return owner.id.isalnum()
 
@@ -329,8 +339,8 @@ def _take_lock(descriptor: int, kind: int) -> None:
         fcntl.lockf(descriptor, (fcntl.LOCK_EX if kind == fcntl.F_WRLCK else fcntl.LOCK_SH) | fcntl.LOCK_NB)
 
 
-def _is_free(path: Path) -> bool:
-    """Return whether nobody holds the lock, and if so remove the file."""
+def _remove_if_free(path: Path) -> bool:
+    """Remove a lock file that nobody holds. Return whether nobody does."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

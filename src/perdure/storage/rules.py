@@ -1,4 +1,4 @@
-"""The rules of ids, leases and commits, as pure functions on values.
+"""The rules of ids, leases, commits and event numbers, as pure functions on values.
 
 Every store checks these before a change, and stores the run that they return.
 """
@@ -148,16 +148,16 @@ def find_closable(
     *,
     instead_of: Halt | None,
     takeover: bool,
-    is_given_up: Callable[[Owner], bool],
+    is_gone: Callable[[Owner], bool],
 ) -> RunState | None:
-    """Return the run to be closed, or None if its halt is not `instead_of`. `is_given_up` judges its owner.
+    """Return the run to be closed, or None if its halt is not `instead_of`. `is_gone` judges its owner.
 
     Raises RunNotFoundError, RunExportedError, RunBusyError, WorkflowCheckpointException.
     """
     known = require_own_history(state, run_id)
     require_here(known)
     owner = known.record.owner
-    if owner and not takeover and not is_given_up(owner):
+    if owner and not takeover and not is_gone(owner):
         raise RunBusyError(run_id, owner=str(owner))
     return known if known.record.halt == instead_of else None
 

@@ -8,7 +8,7 @@
 .perdure/events/         for a run the events of checkpoints that were removed
 .perdure/forks/          for a checkpoint the forks that need it
 .perdure/owners/         a lock file for each process that leases runs
-.perdure/undertaking/    the files and the plan of a transaction
+.perdure/undertaking/    the files and the plan of a transaction (under its former name)
 .perdure/tenants/        for each tenant the same again
 .perdure/lock, counter   the lock of the directory, and the numbers of commits and leases
 
@@ -36,7 +36,7 @@ from perdure.errors import (
     WorkflowCheckpointException,
 )
 from perdure.records import Lease, Mark, Retention
-from perdure.storage import retention as keep, rules
+from perdure.storage import retention as retention_rules, rules
 from perdure.storage.disk import Disk
 from perdure.storage.file import history, lines
 from perdure.storage.file.checkpoints import CheckpointFile, RunAfter, choose_inline, usual_id
@@ -107,7 +107,7 @@ class FileBackend:
         if backend is None:
             backend = type(self)(
                 self._files.tenants / file_name(tenant),
-                retention=keep.of_tenant(self._retention, tenant),
+                retention=retention_rules.of_tenant(self._retention, tenant),
                 clock=self._clock,
                 disk=self._disk,
                 owners=self._owners,
@@ -205,7 +205,7 @@ class FileBackend:
                     run.log.append(replace(line, change="progress", state=state, subject=None))
 
     def _find(self, run_id: str) -> tuple[RunFiles, LogLine | None]:
-        """Return the files of a run, and the run as it is now."""
+        """Return the run's files, and its newest log line; None if it has no log."""
         run = self._files.run(run_id)
         return run, run.current()
 
@@ -216,7 +216,7 @@ class FileBackend:
             yield self._find(run_id)
 
     def _require(self, lease: Lease, *, expected_head: str | None) -> tuple[RunFiles, LogLine]:
-        """Return the same if the lease is still valid and the head is the expected one."""
+        """Return the run's files and its newest log line. Refuse a lease that is lost, or another head."""
         run, line = self._find(lease.run_id)
         state = rules.require_lease(line and line.state, lease, expected_head=expected_head)
         rules.require_head(state, expected_head)
@@ -248,14 +248,14 @@ class FileBackend:
             forgotten=self._history.forgotten_events(run, before, file.entry),
         )
         after = after_commit(before, file, run_after)
-        # The line holds once the checkpoint exists. Then everything else is there already.
+        # The log line counts only if its checkpoint file exists. Writing that file, last, is the commit.
         run.log.append(after)
         files.checkpoints.put(replace(file, run=run_after))
-        pending.waiting = max((command.number for command in waiting if command not in consumed), default=0)
+        pending.newest_command = max((command.number for command in waiting if command not in consumed), default=0)
         # The commit has happened. If this fails, the next commit tries again.
         with contextlib.suppress(OSError, WorkflowCheckpointException):
             run.journal.drop()
-            if consumed and not pending.waiting:
+            if consumed and not pending.newest_command:
                 self._history.flush(run, after)
                 run.inbox.drop()
             if after.forgotten > before.forgotten:
@@ -326,7 +326,7 @@ class FileBackend:
                 run_id,
                 instead_of=instead_of,
                 takeover=takeover,
-                is_given_up=self._owners.is_gone,
+                is_gone=self._owners.is_gone,
             )
             if line is None or state is None:
                 return False

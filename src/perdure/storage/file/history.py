@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.errors import BlobDamagedError, CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import Archive, ArchivedCheckpoint, FullHistory
-from perdure.storage import retention as keep, rules
+from perdure.storage import retention as retention_rules, rules
 from perdure.storage.file import lines
 from perdure.storage.file.checkpoints import CheckpointFile, closure, encode
 from perdure.storage.file.directory import CHECKPOINTS, EVENTS, INBOX, JOURNAL, RUNS
@@ -82,8 +82,10 @@ class History:
         }
         moments |= run.events.moments(line)
         batches = sorted(moments)
-        prunable = keep.prunable_batches(self._retention, [moments[last] for last in batches], self._clock.now())
-        number = min(prunable, keep.PRUNED_PER_COMMIT_MAX)
+        prunable = retention_rules.prunable_batches(
+            self._retention, [moments[last] for last in batches], self._clock.now()
+        )
+        number = min(prunable, retention_rules.PRUNED_PER_COMMIT_MAX)
         return batches[number - 1] if number else line.forgotten
 
     def prune(self, run: RunFiles, line: LogLine) -> None:
@@ -91,7 +93,7 @@ class History:
         if isinstance(self._retention.checkpoints, FullHistory):
             return
         entries = run.log.entries()
-        doomed = list(itertools.islice(self._doomed(entries, line), keep.PRUNED_PER_COMMIT_MAX))
+        doomed = list(itertools.islice(self._doomed(entries, line), retention_rules.PRUNED_PER_COMMIT_MAX))
         if not doomed:
             return
         # Before anything is removed: earlier removals are durable by now, so their lines are not needed.
@@ -106,10 +108,10 @@ class History:
 
     def _doomed(self, entries: Sequence[LogEntry], line: LogLine) -> Iterator[tuple[LogEntry, CheckpointFile | None]]:
         """Return what the retention removes. A damaged checkpoint stays if it has events: they would be lost."""
-        newest, cutoff = keep.limits(self._retention.checkpoints, self._clock.now())
+        newest, cutoff = retention_rules.limits(self._retention.checkpoints, self._clock.now())
         for number, entry in enumerate(entries, start=1):
             is_among_newest = newest is not None and number > len(entries) - newest
-            is_young = cutoff is not None and not keep.is_older(entry.moment, cutoff)
+            is_young = cutoff is not None and not retention_rules.is_older(entry.moment, cutoff)
             if is_among_newest or is_young or entry.checkpoint_id == line.record.head:
                 continue
             try:
@@ -137,7 +139,7 @@ class History:
 
     def remove_finished(self, pending: PendingCommit) -> None:
         """Remove some old finished runs, and note which. One that a fork needs stays, and the one that commits."""
-        cutoff = keep.finished_cutoff(self._retention, self._clock.now())
+        cutoff = retention_rules.finished_cutoff(self._retention, self._clock.now())
         if cutoff is None:
             return
         if not self._unexamined:
@@ -149,7 +151,7 @@ class History:
                 continue
             self.remove(run)
             pending.removed += (line.record.run_id,)
-            if len(pending.removed) == keep.REMOVED_RUNS_PER_COMMIT_MAX:
+            if len(pending.removed) == retention_rules.REMOVED_RUNS_PER_COMMIT_MAX:
                 break
 
     def _finished(self, run: RunFiles, cutoff: float) -> LogLine | None:
@@ -160,7 +162,7 @@ class History:
                 line is not None
                 and line.record.settled
                 and (line.record.owner is None or self._owners.is_dead(line.record.owner))
-                and keep.is_older(line.state.moment, cutoff)
+                and retention_rules.is_older(line.state.moment, cutoff)
                 and not run.inbox.waiting(line)
                 and not forks_of(self._directory, run)
             ):

@@ -146,7 +146,7 @@ class PostgresBackend(SqlBackend):
             # With the lock, no transaction changes the run any more, not even one of our own lost session.
             state = self.lock_run(each.lease.run_id)
             if isinstance(each, PendingCommit) and self._is_written(each, state):
-                each.waiting = self.number("newest_command", run_id=each.lease.run_id)
+                each.newest_command = self.number("newest_command", run_id=each.lease.run_id)
                 written += [earlier for earlier in pending[: number + 1] if earlier.lease == each.lease]
         return written
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 from perdure.errors import BlobDamagedError, CheckpointDamagedError, CheckpointNotFoundError
 from perdure.records import Archive, ArchivedCheckpoint, Blob, Due, Lease, Mark
-from perdure.storage import retention as keep, rules
+from perdure.storage import retention as retention_rules, rules
 from perdure.storage.owners import this_process
 from perdure.storage.sql import rows
 from perdure.storage.sql.tables import Tables
@@ -53,11 +53,11 @@ class SqlBackend(Tables):
         self.errors = database.errors
         self._owners = owners
         self._retention = retention
-        self._pruning = retention if keep.forgets(retention) else None
+        self._pruning = retention if retention_rules.forgets(retention) else None
         self._clock = clock
         self._known: dict[str, rules.RunState] = {}
         """Leased runs as this process left them. They may have changed since."""
-        self._proportion = keep.Proportion()
+        self._proportion = retention_rules.Proportion()
         self._tenants: dict[str, Self] = {}
 
     def for_tenant(self, tenant: str, *, creates: bool) -> Self:
@@ -66,7 +66,7 @@ class SqlBackend(Tables):
         if tenant not in self._tenants:
             if len(self._tenants) == _TENANTS_MAX:
                 self._tenants.clear()
-            retention = keep.of_tenant(self._retention, tenant)
+            retention = retention_rules.of_tenant(self._retention, tenant)
             self._tenants[tenant] = type(self)(
                 self._database, self._owners, retention=retention, clock=self._clock, tenant=tenant
             )
@@ -223,11 +223,11 @@ class SqlBackend(Tables):
             limit=max(0, limit),
             at=at,
             workflow_names=json.dumps(list(workflow_names)),
-            owners=json.dumps([owner.id for owner in owners if self._is_given_up(owner)]),
+            owners=json.dumps([owner.id for owner in owners if self._is_gone(owner)]),
         )
         return [Due(record, row["newest_command"]) for record, row in found]
 
-    def _is_given_up(self, owner: Owner) -> bool:
+    def _is_gone(self, owner: Owner) -> bool:
         """Return whether others may take the runs of an owner. What this process owns, it advances itself."""
         return owner.id != this_process().id and self._owners.is_replaceable(owner)
 
@@ -278,7 +278,7 @@ class SqlBackend(Tables):
                 run_id,
                 instead_of=instead_of,
                 takeover=takeover,
-                is_given_up=self._is_given_up,
+                is_gone=self._is_gone,
             )
             if state is not None:
                 self._known.pop(run_id, None)

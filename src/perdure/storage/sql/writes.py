@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import CheckpointWriteError, WorkflowException
-from perdure.storage import retention as keep, rules
+from perdure.storage import retention as retention_rules, rules
 from perdure.storage.group_commit import PendingCommit
 from perdure.storage.sql import rows
 
@@ -123,11 +123,11 @@ class GroupWrite:
                 self.batches.append(rows.event_columns(batch, after.moment))
             if row["records"]:
                 self.pruned += self.tables.drop_journal(run_id)
-            each.error, each.waiting = None, 0
+            each.error, each.newest_command = None, 0
             if row["commands"]:
                 for command_id in commit.consumed:
                     self.pruned += self.tables.delete_rows("drop_command", run_id=run_id, id=rows.quote(command_id))
-                each.waiting = self.tables.number("newest_command", run_id=run_id)
+                each.newest_command = self.tables.number("newest_command", run_id=run_id)
         return refused
 
     def _write_commit(self, pending: PendingCommit) -> None:
@@ -188,17 +188,17 @@ class GroupWrite:
         now = self.clock.now()
         self._prune("events", retention.events, pending, now)
         self._prune("checkpoints", retention.checkpoints, pending, now)
-        cutoff = keep.finished_cutoff(retention, now)
+        cutoff = retention_rules.finished_cutoff(retention, now)
         if cutoff is not None:
             pending.removed = self._remove_finished(cutoff, but=pending.lease.run_id)
 
-    def _prune(self, kind: str, policy: keep.Policy, pending: PendingCommit, now: datetime) -> None:
+    def _prune(self, kind: str, policy: retention_rules.Policy, pending: PendingCommit, now: datetime) -> None:
         """Remove some events or checkpoints of a run that retention does not keep."""
-        newest, cutoff = keep.limits(policy, now)
+        newest, cutoff = retention_rules.limits(policy, now)
         values: dict[str, Any] = {
             "run_id": pending.lease.run_id,
             "head": pending.commit.manifest.checkpoint_id,
-            "limit": keep.PRUNED_PER_COMMIT_MAX,
+            "limit": retention_rules.PRUNED_PER_COMMIT_MAX,
         }
         if newest is not None:
             self.pruned += self.tables.delete_rows(f"prune_{kind}_but_newest", keep=newest, **values)
@@ -212,7 +212,7 @@ class GroupWrite:
         free = (run.run_id for run in finished if run.owner is None or self.owners.is_dead(run.owner))
         # They are locked by now, but somebody may have forked one of them since the search began.
         alone = (run_id for run_id in free if not self.tables.dependent_forks(run_id))
-        removed = tuple(itertools.islice(alone, keep.REMOVED_RUNS_PER_COMMIT_MAX))
+        removed = tuple(itertools.islice(alone, retention_rules.REMOVED_RUNS_PER_COMMIT_MAX))
         for run_id in removed:
             self.tables.drop_run(run_id)
             self.states.pop(run_id, None)
