@@ -95,7 +95,7 @@ async def superstep(
         snapshot=before,
         values=VALUES,
         committer=None,
-        scope_id="run",
+        root_id="run",
         clock=ManualClock(),
     )
     told: list[WorkflowEvent[Any]] = []

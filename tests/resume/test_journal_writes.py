@@ -42,7 +42,7 @@ async def test_waiting_for_what_was_noted_goes_on_however_often_it_is_interrupte
     lease = await store.acquire("r", create=new_run("r"))
     log = JournalLog(store, lease, codec)
     journal = Journal(log)
-    journal.note("done", lambda: codec.encode(1, path="x"))
+    journal.record_soon("done", lambda: codec.encode(1, path="x"))
     waiting = asyncio.ensure_future(journal.settle())
     for _ in range(3):
         await asyncio.sleep(0)
@@ -62,10 +62,10 @@ async def test_what_many_have_noted_until_the_store_has_time_is_one_write() -> N
     log = JournalLog(store, lease, codec)
     journal = Journal(log)
     for number in range(100):
-        journal.note(f"first {number}", lambda: codec.encode(1, path="x"))
+        journal.record_soon(f"first {number}", lambda: codec.encode(1, path="x"))
     await asyncio.sleep(0)
     for number in range(100):
-        journal.note(f"second {number}", lambda: codec.encode(1, path="x"))
+        journal.record_soon(f"second {number}", lambda: codec.encode(1, path="x"))
         await asyncio.sleep(0)
     assert store.writes == 1
     store.may_record.set()
@@ -80,9 +80,9 @@ async def test_what_was_noted_before_a_commit_is_void_after_it() -> None:
     lease = await store.acquire("r", create=new_run("r"))
     log = JournalLog(store, lease, codec)
     journal = Journal(log)
-    journal.note("void", lambda: codec.encode(1, path="x"))
-    log.move("r@1", None)
-    journal.note("done", lambda: codec.encode(1, path="x"))
+    journal.record_soon("void", lambda: codec.encode(1, path="x"))
+    log.restart_at("r@1", None)
+    journal.record_soon("done", lambda: codec.encode(1, path="x"))
     store.may_record.set()
     await journal.settle()
     assert store.recorded == ["done"]

@@ -37,7 +37,7 @@ def driver(*, streaming: bool) -> RunLoop:
         snapshot=snapshot,
         values=values,
         committer=None,
-        scope_id="run",
+        root_id="run",
         streaming=streaming,
     )
 

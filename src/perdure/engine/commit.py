@@ -85,7 +85,7 @@ class StoreCommitter:
             self.span.link(str(loads(found.require_encoded().text)))
         traceparent = self.span.traceparent
         if traceparent is not None:
-            self.log.queue({TRACE: lambda: document(traceparent)})
+            self.log.record_soon({TRACE: lambda: document(traceparent)})
 
     async def commit(
         self,
@@ -147,7 +147,7 @@ class StoreCommitter:
         except Exception as error:
             raise CheckpointWriteError(run_id=run_id, reason=f"{type(error).__name__}: {error}") from error
         self.writer.commit(manifest)
-        log.move(manifest.checkpoint_id, snapshot)
+        log.restart_at(manifest.checkpoint_id, snapshot)
         self.head, self.position = manifest, manifest.position
         self._has_committed, self.commands = True, None
         return info
@@ -182,7 +182,7 @@ class ChildCommitter:
         events = [event for event in events if event.type != "checkpoint"]
         # A sub-workflow must not run ahead of what is recorded of it.
         await self.journal.settle()
-        self.journal.keep_child(snapshot, events)
+        self.journal.record_child_soon(snapshot, events)
         for event in events:
             self.emit(event)
         return None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TRACE = "trace"
-"""The key of the span that has written since the head."""
+"""Key of the record with the last writer's trace id."""
 STEP = "/step/"
 """In a key: separates an activation_id from a step."""
 _CHILD = "child"
@@ -39,7 +39,7 @@ class JournalLog:
 
     Attributes:
         earlier_steps: By activation_id: the keys of the steps that an earlier attempt recorded.
-        before: The snapshot of the head, if it is known.
+        head_snapshot: The snapshot of the head, if it is known.
     """
 
     store: Store
@@ -48,13 +48,15 @@ class JournalLog:
     records: dict[str, Kept] = field(default_factory=new_dict)
     earlier_steps: dict[str, list[str]] = field(default_factory=new_dict)
     head: str | None = None
-    before: Snapshot | None = None
+    head_snapshot: Snapshot | None = None
     writing: asyncio.Task[None] | None = None
     _queued: list[JournalRecord] = field(default_factory=new_list)
 
-    async def open(self, head: str, before: Snapshot | None, *, records: Sequence[JournalRecord] | None = None) -> None:
+    async def open(
+        self, head: str, head_snapshot: Snapshot | None, *, records: Sequence[JournalRecord] | None = None
+    ) -> None:
         """Read the records that an earlier attempt made since the head, unless they are given."""
-        self.head, self.before = head, before
+        self.head, self.head_snapshot = head, head_snapshot
         if records is None:
             records = await self.store.journal(self.lease.run_id)
         refs = [ref for record in records for ref in record.refs]
@@ -74,9 +76,9 @@ class JournalLog:
             if mark:
                 self.earlier_steps.setdefault(activation_id, []).append(key)
 
-    def move(self, head: str, before: Snapshot | None) -> None:
-        """Drop all records: the head has moved."""
-        self.head, self.before = head, before
+    def restart_at(self, head: str, head_snapshot: Snapshot | None) -> None:
+        """Drop all records: the head has moved, and they are void."""
+        self.head, self.head_snapshot = head, head_snapshot
         self.records = {}
         self.earlier_steps = {}
         self._queued = []
@@ -85,12 +87,12 @@ class JournalLog:
         """Return a reader for one record."""
         return JournalReader(self.codec, kept.blob_data(), self.head or "")
 
-    def queue(
+    def record_soon(
         self, encoders: Mapping[str, Callable[[], Encoded]], stored: Mapping[str, Collection[str]] | None = None
     ) -> None:
-        """Record all or none of these without waiting.
+        """Queue all or none of these records, without waiting until they are durable.
 
-        `stored` lists, by key, blobs of the head that the record does not bring: the head lives as long as the record.
+        `stored` lists, by key, blobs that the head stores. They are not written again: the head outlives the record.
         """
         try:
             encoded = {key: encode() for key, encode in encoders.items()}
@@ -120,7 +122,7 @@ class JournalLog:
         while self.writing is not None and not self.writing.done():
             await finished(self.writing)
 
-    async def put(self, key: str, encoded: Encoded, *, is_progress: bool) -> None:
+    async def record_durably(self, key: str, encoded: Encoded, *, is_progress: bool) -> None:
         """Write one record and wait until it is durable."""
         record = JournalRecord(key, encoded.text, encoded.refs, encoded.blobs, is_progress)
         try:
@@ -160,18 +162,18 @@ class Journal:
             return as_kept(self.carried[key])
         return found
 
-    def note(self, key: str, encode: Callable[[], Encoded]) -> None:
+    def record_soon(self, key: str, encode: Callable[[], Encoded]) -> None:
         """Queue a record without waiting for it."""
         if self.log is not None:
-            self.log.queue({f"{self.prefix}{key}": encode})
+            self.log.record_soon({f"{self.prefix}{key}": encode})
 
-    async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> None:
+    async def record_durably(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> None:
         """Write a record durably. `is_progress` is False for one that only says that work begins.
 
         Raises CheckpointWriteError, LeaseLostError.
         """
         if self.log is not None:
-            await self.log.put(f"{self.prefix}{key}", encoded, is_progress=is_progress)
+            await self.log.record_durably(f"{self.prefix}{key}", encoded, is_progress=is_progress)
 
     def records(self, activation_id: str | None = None) -> Mapping[str, Kept]:
         """Return all records, or those of one activation, with their blobs, for a snapshot to carry."""
@@ -215,15 +217,16 @@ class Journal:
             return None
         return self.log.reader(found).activation(found.require_encoded().text, activation)
 
-    def note_activations(self, ended: Mapping[str, ActivationResult]) -> None:
+    def record_activations_soon(self, ended: Mapping[str, ActivationResult]) -> None:
         """Queue the results of activations by activation_id: all are recorded, or none."""
         log = self.log
         if log is None:
             return
         by_key = {f"{self.prefix}{activation_id}": result for activation_id, result in ended.items()}
         # Without this, each sibling that appends to a long value would write the whole value again.
-        stored = None if log.before is None else {key: stored_of(each, log.before) for key, each in by_key.items()}
-        log.queue({key: partial(activation_record, result, log.codec) for key, result in by_key.items()}, stored)
+        before = log.head_snapshot
+        stored = None if before is None else {key: stored_of(each, before) for key, each in by_key.items()}
+        log.record_soon({key: partial(activation_record, result, log.codec) for key, result in by_key.items()}, stored)
 
     def child(self) -> Snapshot | None:
         """Return the sub-workflow as an earlier attempt left it."""
@@ -232,12 +235,12 @@ class Journal:
             return None
         return self.log.reader(found).snapshot(found.require_encoded().text)
 
-    def keep_child(self, snapshot: Snapshot, events: Sequence[PendingEvent]) -> None:
+    def record_child_soon(self, snapshot: Snapshot, events: Sequence[PendingEvent]) -> None:
         """Queue a sub-workflow after one of its supersteps. Events come first, so that a snapshot never lacks them."""
         if self.log is not None:
             codec = self.log.codec
-            self.note(f"{_CHILD_EVENTS}{snapshot.iteration}", lambda: events_record(events, codec))
-            self.note(_CHILD, lambda: snapshot_record(snapshot, codec))
+            self.record_soon(f"{_CHILD_EVENTS}{snapshot.iteration}", lambda: events_record(events, codec))
+            self.record_soon(_CHILD, lambda: snapshot_record(snapshot, codec))
 
     def child_events(self) -> Sequence[PendingEvent]:
         """Return the recorded events of a sub-workflow's supersteps, in order."""

@@ -93,7 +93,7 @@ class RunLoop:
     snapshot: Snapshot
     values: Values
     committer: Committer | None
-    scope_id: str
+    root_id: str
     streaming: bool = False
     run_kwargs: dict[str, Any] = field(default_factory=new_dict)
     tools: list[Any] | None = None
@@ -142,7 +142,7 @@ class RunLoop:
                     async with superstep:
                         while events := await superstep.next_events():
                             yield events
-                        if not superstep.has_ended:
+                        if not superstep.has_all_results:
                             continue  # the run must stop
                         results = superstep.results
                         after, warnings = await fold_superstep(
@@ -179,7 +179,7 @@ class RunLoop:
             graph=graph,
             snapshot=snapshot,
             values=self.values,
-            root_id=self.scope_id,
+            root_id=self.root_id,
             run_kwargs=self.run_kwargs,
             tools=self.tools,
             journal=Journal(log, self._journal.prefix, carried),
@@ -195,7 +195,7 @@ class RunLoop:
         )
         limit = graph.rules.max_concurrency
         slots = None if limit is None else asyncio.Semaphore(limit)
-        self._superstep = Superstep(plan(snapshot), context, self.changes, slots, is_over=self._must_stop)
+        self._superstep = Superstep(plan(snapshot), context, self.changes, slots, must_end=self._must_stop)
         return self._superstep
 
     def _require_limits(self) -> None:

@@ -309,7 +309,7 @@ class Questions:
         record = replace(asked.record, request_id=request_id, is_sequential=asked.state.is_sequential)
         if self._context.keeps_records:
             # The commit that opens the request contains it, too: nobody needs to wait for the write.
-            self._context.journal.note(asked.key, record.encoded)
+            self._context.journal.record_soon(asked.key, record.encoded)
         else:
             kept = Kept(path=f"record {asked.key!r}", live=record, has_live=True)
             self._context.held(self._owner.activation_id)[asked.key] = Held(kept, {})

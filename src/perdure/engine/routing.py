@@ -177,7 +177,7 @@ async def _route(
 ) -> RoutedMessage:
     source_id, target_id = result.effects.activation.executor_id, unrouted.asked_for
     # Users' code gets the message as it was encoded, not as it may have changed since.
-    message = values.give(unrouted.data) if source_id in graph.asking else unrouted.message
+    message = values.give(unrouted.data) if source_id in graph.sources_with_conditions else unrouted.message
     routing = await route(graph, source_id=source_id, target_id=target_id, message=message)
     if routing.undelivered is not None:
         if graph.rules.undelivered == "error":

@@ -276,7 +276,7 @@ class Session:
             snapshot=run.snapshot,
             values=run.values,
             committer=committer,
-            scope_id=run.origin.nonce,
+            root_id=run.origin.nonce,
             streaming=call.streaming,
             run_kwargs=run.run_kwargs,
             tools=call.tools,

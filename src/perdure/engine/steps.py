@@ -345,7 +345,7 @@ class Steps:
                 request_id=self._request_id(step, step.round),
             )
             # If the process dies in this step each time, nothing else is ever written: that is no progress.
-            await self._context.put(step.place, record.encoded(), is_progress=not is_open)
+            await self._context.record_durably(step.place, record.encoded(), is_progress=not is_open)
 
     async def _wait_for_attempt(self, step: _Step, retries: Retries) -> None:
         # A short backoff is work: the handler is not suspended meanwhile, whatever else it waits for.
@@ -392,7 +392,7 @@ class Steps:
                 is_sequential=is_sequential,
             )
         self.errors.mark_done(step.place, record)
-        if record is None or not await self._context.put(step.place, record.encoded()):
+        if record is None or not await self._context.record_durably(step.place, record.encoded()):
             self._context.held(self.owner.activation_id)[step.place] = Held(kept, spent)
         elif (written := self._context.journal.find(step.place)) is not None:
             # Every later entry in this process comes to this record again, and need not read it.
@@ -491,7 +491,7 @@ class CaughtErrors:
             if place != except_place and any(each.task is not None and not each.is_recorded for each in several):
                 record = self._with_errors(several)
                 if record is not None:
-                    await self._context.put(place, record.encoded())
+                    await self._context.record_durably(place, record.encoded())
                 for each in several:
                     each.is_recorded = True
 
@@ -533,7 +533,7 @@ class CaughtErrors:
         self._memo().pop(place, None)
         record = several[-1].record
         if record is not None and any(each.is_recorded for each in several):
-            self._context.journal.note(place, replace(record, raised=()).encoded)
+            self._context.journal.record_soon(place, replace(record, raised=()).encoded)
 
 
 def _as_records(several: Sequence[_Raised]) -> tuple[RaisedRecord, ...]:

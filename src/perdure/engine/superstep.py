@@ -46,7 +46,7 @@ class ActivationContext:
         keeps_records: True if a later attempt will find what an activation records.
         has_records: True if an earlier attempt has recorded anything.
         emitted: Events that the reader of the run has not taken yet.
-        reader: Set while the reader waits: a streaming one for events, any other for the end of the superstep.
+        reader_wakeup: Set while the reader waits: a streaming one for events, any other for the end of the superstep.
         overlays: By executor: the writes of its earlier activations in this superstep.
         children: By executor: its sub-workflow as its earlier activations in this superstep left it.
         opened: The ids of the requests opened in this superstep.
@@ -70,7 +70,7 @@ class ActivationContext:
     has_records: bool
     budget: BudgetTracker
     emitted: list[WorkflowEvent[Any]] = field(default_factory=new_list)
-    reader: asyncio.Future[None] | None = None
+    reader_wakeup: asyncio.Future[None] | None = None
     overlays: dict[str, dict[StateKey, Write]] = field(default_factory=new_dict)
     children: dict[str, Snapshot] = field(default_factory=new_dict)
     opened: set[str] = field(default_factory=new_set)
@@ -90,7 +90,7 @@ class ActivationContext:
     def discard_shown(
         self, activation: Activation, discards: Callable[[WorkflowEvent[Any]], bool] = lambda _: True
     ) -> None:
-        """Emit that those outputs and requests of an attempt don't count for which `discards` is true."""
+        """Tell the reader which shown outputs and requests of an attempt are void: those that `discards` selects."""
         shown = self.shown.pop(activation.key, ())
         gone = tuple(event for event in shown if discards(event))
         if len(gone) < len(shown):
@@ -100,9 +100,9 @@ class ActivationContext:
             self.emit(WorkflowEvent("attempt_discarded", gone, executor_id=executor_id, origin=FRAMEWORK))
 
     def wake_reader(self) -> None:
-        """Let the reader look again. It clears `reader` itself when it runs."""
-        if self.reader is not None and not self.reader.done():
-            self.reader.set_result(None)
+        """Let the reader look again. It clears `reader_wakeup` itself when it runs."""
+        if self.reader_wakeup is not None and not self.reader_wakeup.done():
+            self.reader_wakeup.set_result(None)
 
     def derived_id(self, name: str) -> str:
         """Return an id that is the same for every attempt, and differs in a fork."""
@@ -122,7 +122,7 @@ class ActivationContext:
         self.values.held.pop(name, None)
         self.values.memos.pop(name, None)
 
-    async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> bool:
+    async def record_durably(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> bool:
         """Record something durably, even if the waiting task is cancelled. Return whether it is recorded.
 
         Raises CheckpointWriteError.
@@ -130,7 +130,7 @@ class ActivationContext:
         if not self.keeps_records:
             return False
         try:
-            await finished(self.journal.put(key, encoded, is_progress=is_progress))
+            await finished(self.journal.record_durably(key, encoded, is_progress=is_progress))
         except (LeaseLostError, StaleHeadError):
             raise
         except WorkflowCheckpointException as error:
@@ -151,7 +151,7 @@ class Superstep:
 
     Attributes:
         slots: Limits how many activations run at once.
-        is_over: True if all activations have ended, one has failed, or the superstep was stopped.
+        must_end: True if all activations have ended, one has failed, or the superstep was stopped.
         recording: Records the ended activations in the next turn of the event loop. The commit cancels it.
         _lanes: The tasks, one for each executor.
         _error: The first error of an activation.
@@ -163,7 +163,7 @@ class Superstep:
     context: ActivationContext
     changes: ChangeDetector
     slots: asyncio.Semaphore | None
-    is_over: bool = False
+    must_end: bool = False
     is_committed: bool = False
     recording: asyncio.Handle | None = None
     _lanes: list[asyncio.Task[None]] = field(default_factory=new_list)
@@ -180,17 +180,17 @@ class Superstep:
         return tuple([self._results[activation.key] for activation in self.activations])
 
     @property
-    def has_ended(self) -> bool:
+    def has_all_results(self) -> bool:
         """Return whether every activation has a result."""
         return len(self._results) == len(self.activations)
 
     def stop(self) -> None:
-        """Cancel the running activations. Finished ones are recorded; there are no results then."""
-        self.is_over = True
+        """Cancel the running activations. Finished ones are recorded. After this, `results` must not be read."""
+        self.must_end = True
         self.context.wake_reader()
 
     async def __aenter__(self) -> Self:
-        if not self.is_over:
+        if not self.must_end:
             by_executor: dict[str, list[Activation]] = {}
             for activation in self.activations:
                 by_executor.setdefault(activation.executor_id, []).append(activation)
@@ -209,22 +209,22 @@ class Superstep:
         after all events are taken.
         """
         context = self.context
-        while not self.is_over and not (context.streaming and context.emitted):
-            context.reader = asyncio.get_running_loop().create_future()
+        while not self.must_end and not (context.streaming and context.emitted):
+            context.reader_wakeup = asyncio.get_running_loop().create_future()
             try:
-                await context.reader
+                await context.reader_wakeup
             finally:
-                context.reader = None
-        if self.is_over and self._lanes_running:
+                context.reader_wakeup = None
+        if self.must_end and self._lanes_running:
             await stop(self._lanes)
-        if self.is_over and self._error is None and not self.has_ended:
+        if self.must_end and self._error is None and not self.has_all_results:
             # It was stopped, so nothing of it is committed.
             for activation in self.activations:
                 context.discard_shown(activation)
         events, context.emitted = context.emitted, []
         if not events and self._error is not None:
             raise self._error
-        if self._unrecorded and (context.streaming or context.graph.asking):
+        if self._unrecorded and (context.streaming or context.graph.sources_with_conditions):
             # Code of users comes next, and may hold up the commit: the reader of a stream, or a condition.
             self._record_soon()
         return events
@@ -233,7 +233,7 @@ class Superstep:
         context = self.context
         try:
             if self._lanes_running:
-                self.is_over = True
+                self.must_end = True
                 await stop(self._lanes)
         finally:
             if context.span is not NO_SPAN:
@@ -272,20 +272,20 @@ class Superstep:
                         is_last = self._last[executor.id] is result
                         self._record_soon(result, *(() if is_last else (self._give_state_to_last(executor.id),)))
         except BaseException as error:
-            if not self.is_over:
-                self._error, self.is_over = error, True
+            if not self.must_end:
+                self._error, self.must_end = error, True
             if not isinstance(error, Exception):
                 raise
         finally:
             self._lanes_running -= 1
-            if self.is_over or not self._lanes_running:
-                self.is_over = True
+            if self.must_end or not self._lanes_running:
+                self.must_end = True
                 context.wake_reader()
 
     def _give_state_to_last(self, executor_id: str) -> ActivationResult:
-        """Give the executor's state to its last result in plan order, from which it is taken, and return that.
+        """Put the executor's present state into its last result in plan order, and return that result.
 
-        An activation that was suspended can end after later ones.
+        The state is read from there, and an activation that was suspended can end after later ones.
         """
         last, child = self._last[executor_id], self.context.children.get(executor_id)
         effects = replace(last.effects, executor_state=self._state_of(executor_id), child=child)
@@ -322,6 +322,7 @@ class Superstep:
         if ended:
             ended.sort(key=lambda each: each.effects.activation.ordinal)
             ended[-1] = await self._with_state(executor, ended[-1])
+        # The last one again, now with the state.
         for result in (*together, *ended[-1:]):
             self._add(result)
         self._record_soon(*ended)
@@ -403,14 +404,14 @@ class Superstep:
         """Record results, together with others that end in the same loop turn, unless the commit comes first."""
         self._unrecorded += results
         # If all have ended and the reader waits for just that, the commit is their record.
-        if self.recording is None and not (self.has_ended and self.context.reader is not None):
+        if self.recording is None and not (self.has_all_results and self.context.reader_wakeup is not None):
             self.recording = asyncio.get_running_loop().call_soon(self._record)
 
     def _record(self) -> None:
         self.recording = None
-        if self._unrecorded and not (self.has_ended and self.context.reader is not None):
+        if self._unrecorded and not (self.has_all_results and self.context.reader_wakeup is not None):
             snapshot = self.context.snapshot
-            self.context.journal.note_activations(
+            self.context.journal.record_activations_soon(
                 {activation_id_of(snapshot, each.effects.activation): each for each in self._unrecorded}
             )
             self._unrecorded = []

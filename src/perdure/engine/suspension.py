@@ -218,7 +218,7 @@ def begin_sleep(steps: Steps, until: datetime | timedelta | float) -> Coroutine[
     key = steps.identities.key_of_sleep(until, scope, is_own=is_own)
     found = context.journal.find(key)
     if found is None:
-        context.journal.note(key, lambda: document(due))
+        context.journal.record_soon(key, lambda: document(due))
     return _sleep(steps, due if found is None else plain_record(found, str))
 
 

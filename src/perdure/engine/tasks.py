@@ -339,7 +339,7 @@ class Retries:
 
     async def _save(self, record: AttemptsRecord) -> None:
         self._record = record
-        await self._context.put(self._key, record.encoded())
+        await self._context.record_durably(self._key, record.encoded())
 
     async def wait_until_due(self, *, may_suspend: bool) -> bool:
         """Wait until the next attempt may start. Return False at once if that is long and the handler may suspend."""

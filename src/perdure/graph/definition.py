@@ -128,7 +128,7 @@ class Graph:
         return {ends: tuple(groups) for ends, groups in found.items()}
 
     @cached_property
-    def asking(self) -> frozenset[str]:
+    def sources_with_conditions(self) -> frozenset[str]:
         """The sources whose messages pass conditions, cases or selections."""
         groups = [
             group

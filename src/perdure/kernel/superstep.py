@@ -34,7 +34,10 @@ class Activation:
 
 @value_class
 class RoutedMessage:
-    """A sent message with its destinations: executors, fan-in groups; now, or when it is due."""
+    """A sent message with its destinations: executors, fan-in groups; now, or when it is due.
+
+    `asked_for` is the target that the sender named.
+    """
 
     data: Value
     asked_for: str | None
@@ -142,10 +145,10 @@ class FanIn:
 
 @value_class
 class Sending:
-    """A message on its way, with its source and the name of the sending."""
+    """A message on its way, with its source and the id of the sending."""
 
     source_id: str
-    send: str
+    send_id: str
     message: RoutedMessage
 
 
@@ -192,16 +195,16 @@ def fold(
     for effect in effects:
         key, source_id = effect.activation.key, effect.activation.executor_id
         for ordinal, sent in enumerate(effect.sends):
-            send = f"{key}/{ordinal}"
+            send_id = f"{key}/{ordinal}"
             if sent.due is None:
-                sendings.append(Sending(source_id, send, sent))
+                sendings.append(Sending(source_id, send_id, sent))
             elif sent.targets or sent.fan_ins:
                 delayed.append(
-                    Delayed(sent.due, source_id, send, sent.data, sent.asked_for, sent.targets, sent.fan_ins)
+                    Delayed(sent.due, source_id, send_id, sent.data, sent.asked_for, sent.targets, sent.fan_ins)
                 )
-    deliveries, fan_in = (), snapshot.fan_in
-    if sendings or fan_in:
-        deliveries, fan_in = deliver(fan_in, sendings, fan_ins)
+    deliveries, buffers = (), snapshot.fan_in
+    if sendings or buffers:
+        deliveries, buffers = deliver(buffers, sendings, fan_ins)
     writes = [write for effect in effects for write in effect.writes]
     states = {e.activation.executor_id: e.executor_state for e in effects if e.executor_state is not None}
     advanced = {e.activation.executor_id: e.child for e in effects if e.child is not None}
@@ -214,7 +217,7 @@ def fold(
         iteration=snapshot.iteration + 1,
         since_input=snapshot.since_input + 1,
         deliveries=deliveries,
-        fan_in=fan_in,
+        fan_in=buffers,
         state=_apply_writes(snapshot.state, writes, merged or {}) if writes else snapshot.state,
         executors={**snapshot.executors, **states} if states else snapshot.executors,
         requests=_open_requests(snapshot, effects) if has_requests else snapshot.requests,
@@ -241,7 +244,7 @@ def deliver(
 ) -> tuple[tuple[Delivery, ...], Mapping[str, Mapping[str, tuple[Value, ...]]]]:
     """Turn messages into deliveries, those of complete fan-in groups last. Return them and the remaining buffers."""
     direct = [
-        Delivery(target_id, (each.source_id,), (each.message.data,), each.send, asked_for=each.message.asked_for)
+        Delivery(target_id, (each.source_id,), (each.message.data,), each.send_id, asked_for=each.message.asked_for)
         for each in sendings
         for target_id in each.message.targets
     ]

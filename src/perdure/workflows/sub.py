@@ -187,7 +187,7 @@ class WorkflowExecutor(Executor):
             self.workflow.graph,
             activation,
             prefix=f"{activation.activation_id}/",
-            scope_id=f"{context.root_id}/{self.id}",
+            root_id=f"{context.root_id}/{self.id}",
             name=self._name,
             run_kwargs=kwargs_for_child(
                 context.run_kwargs, self.id, self.workflow.executors, parent=context.graph.executors
@@ -250,13 +250,13 @@ class ChildRun:
 
     Attributes:
         prefix: The beginning of the keys of its records.
-        scope_id: Ids inside are derived from this.
+        root_id: Ids inside are derived from this.
     """
 
     graph: Graph
     activation: ActivationRecorder
     prefix: str
-    scope_id: str
+    root_id: str
     name: str
     run_kwargs: dict[str, Any]
     tools: list[Any] | None
@@ -284,7 +284,7 @@ class ChildRun:
             snapshot=replace(snapshot, limits=limits, scope=scope_of(activation.activation_id)),
             values=context.values,
             committer=ChildCommitter(self._journal, self.emit) if context.is_checkpointed else None,
-            scope_id=self.scope_id,
+            root_id=self.root_id,
             streaming=self.streaming,
             run_kwargs=self.run_kwargs,
             tools=self.tools,

@@ -46,7 +46,7 @@ class NestedRun:
         self._parent = parent
         self._workflow = call.workflow
         self._name = f"{parent.executor_id} (a workflow as agent)"
-        self._prefix, self._scope_id = self._identify()
+        self._prefix, self._root_id = self._identify()
         self._left = Snapshot()
 
     def _identify(self) -> tuple[str, str]:
@@ -77,7 +77,7 @@ class NestedRun:
             graph,
             self._parent,
             prefix=self._prefix,
-            scope_id=self._scope_id,
+            root_id=self._root_id,
             name=self._name,
             run_kwargs=resolve_kwargs(call.kwargs, self._workflow.executors),
             tools=call.tools,
@@ -164,7 +164,7 @@ class HandlerRun(NestedRun):
             return await self._new_run()
         await load(self._workflow.graph, found, self._parent.context.values)
         # Recorded first, because the turn's number is part of the names of the inner records.
-        origin.keep_child(found, ())
+        origin.record_child_soon(found, ())
         await origin.settle()
         return found
 
@@ -191,7 +191,7 @@ class HandlerRun(NestedRun):
 
     def store(self, snapshot: Snapshot) -> None:
         """Store the run's position in the session."""
-        run_id = self._call.position.run_id or hashlib.blake2b(self._scope_id.encode(), digest_size=16).hexdigest()
+        run_id = self._call.position.run_id or hashlib.blake2b(self._root_id.encode(), digest_size=16).hexdigest()
         self._call.memory.left_runs[run_id] = _without_limits(snapshot)
         self._call.position.advance(run_id, None, snapshot)
 
