@@ -159,6 +159,7 @@ from perdure.events import (
     WorkflowEventType,
     WorkflowRunState,
 )
+from perdure.failures import Failure
 from perdure.functional import (
     FunctionalWorkflow,
     FunctionalWorkflowAgent,
@@ -304,6 +305,7 @@ __all__ = [
     "Executor",
     "ExecutorTimeoutError",
     "FailedMessage",
+    "Failure",
     "FanInEdgeGroup",
     "FanOutEdgeGroup",
     "FileCheckpointStorage",

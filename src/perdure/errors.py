@@ -77,6 +77,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from perdure.failures import Failure
+
 
 class AgentFrameworkException(Exception):
     """The root of the tree. `inner_exception` is also the cause."""
@@ -513,12 +515,13 @@ class RunExportedError(RunError):
 
 
 class RunFailedError(RunError):
-    """A run that a host advances failed; `reason` is the error."""
+    """A run that a host advances failed; `reason` is the error, `failure` has the traceback and the place."""
 
-    def __init__(self, run_id: str, *, reason: str, at: str) -> None:
+    def __init__(self, run_id: str, *, reason: str, at: str, failure: Failure | None = None) -> None:
         self.run_id = run_id
         self.reason = reason
         self.at = at
+        self.failure = failure
         super().__init__(f"run {run_id!r} failed at {at}: {reason}; continue it with host.recover({run_id!r})")
 
 

@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from perdure.data_classes import value_class
+from perdure.data_classes import new_dict, value_class
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -140,6 +140,9 @@ class NewRun:
     nonce: str
     input_digest: str | None = None
     parent_checkpoint_id: str | None = None
+    parent_run_id: str | None = None
+    tags: str | None = None
+    """A JSON object of strings. A store makes it searchable."""
 
 
 @value_class
@@ -167,11 +170,58 @@ class RunRecord:
     halt: Halt | None = None
     attempts: int = 0
     """Number of leases since it was last released or made progress. All but the last owner have died."""
+    moment: float | None = None
+    """Time of the newest commit, in seconds since the epoch."""
+    parent_run_id: str | None = None
+    tags: str | None = None
+    """A JSON object of strings."""
+    version: int | None = None
+    """The version of the workflow that made the newest commit; None if that is not known."""
+    supersteps: int = 0
+    requests: int | None = None
+    """The number of open requests in the head; None if that is not known."""
+    spent: str | None = None
+    """The spending of the run, as a JSON object; None if it has spent nothing."""
+    commands: int | None = field(default=None, compare=False)
+    """The number of commands in its inbox when it was listed; None if that is not known."""
 
     @property
     def run_status(self) -> RunStatus:
         """The status: halted, or as the head leaves it."""
         return self.status if self.halt is None else self.halt.kind
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuery:
+    """Which runs to list, and in which order. Statuses are stored ones: "parked", not "quarantined".
+
+    Attributes:
+        statuses: One of these; None for any.
+        tags: All of these.
+        created_after: At or after this time (UTC, ISO 8601).
+        created_before: Before this time.
+        updated_after: The newest commit was made at or after this time, in seconds since the epoch.
+        updated_before: The newest commit was made before this time.
+        error: The reason of a failed or quarantined run contains this text.
+        has_requests: Only runs that may have open requests.
+        order: Oldest or newest first, or those first that were updated last.
+        limit: At most so many.
+        after: The runs that follow this one in the order.
+    """
+
+    workflow_name: str | None = None
+    statuses: tuple[str, ...] | None = None
+    tags: Mapping[str, str] = field(default_factory=new_dict)
+    created_after: str | None = None
+    created_before: str | None = None
+    updated_after: float | None = None
+    updated_before: float | None = None
+    error: str | None = None
+    parent_run_id: str | None = None
+    has_requests: bool = False
+    order: Literal["oldest", "newest", "updated"] = "oldest"
+    limit: int | None = None
+    after: str | None = None
 
 
 @value_class
@@ -240,6 +290,19 @@ class Commit:
     """Ids of which no command may wait unless it is consumed here: this checkpoint has done their work."""
     events: NewEvents | None = None
     """The events of the commit. The store numbers them."""
+    facts: RunFacts | None = None
+    """What listings show of the run. None leaves it unknown."""
+
+
+@value_class
+class RunFacts:
+    """What a commit says about its run, for listings. A store keeps it in the record of the run."""
+
+    version: int
+    supersteps: int
+    """The number of supersteps that this commit completes: 0 or 1."""
+    requests: int
+    spent: str | None
 
 
 @value_class

@@ -63,6 +63,7 @@ _FIRST_MODULES = {
         "CheckpointInfo Undecoded UndeliveredMessage WorkflowErrorDetails WorkflowEvent WorkflowEventSource "
         "WorkflowRunState"
     ),
+    "perdure.failures": "Failure",
     "perdure.functional.node": "FunctionNode",
     "perdure.functional.past": "StepOutcome",
     "perdure.graph.definition": "Migration",

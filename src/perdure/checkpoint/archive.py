@@ -119,6 +119,13 @@ _EXPECTS = _Kind(
 # A run is closed only in the store that it leaves.
 _HALT_KIND = _Kind(lambda value: value in get_args(HaltKind) and value != "exported")
 
+_TAGS = _Kind(
+    lambda value: (
+        isinstance(value, dict) and all(isinstance(tag, str) for tag in cast("dict[str, Any]", value).values())
+    ),
+    lambda value: json.dumps(value, sort_keys=True),
+    json.loads,
+)
 _HALT = {"kind": _HALT_KIND, "at": _TEXT, "reason": _TEXT, "data": _DATA}
 
 # By type of line: its members, in order.
@@ -212,6 +219,8 @@ def _members(archive: Archive) -> Iterator[tuple[str, dict[str, Any]]]:
     run = _written(_LINES["run"], record)
     if record.halt is not None:
         run["halt"] = _written(_HALT, record.halt)
+    if record.tags is not None:
+        run["tags"] = _TAGS.write(record.tags)
     yield "run", {**run, "checksum": _run_checksum({"type": "run", **run})}
     for checkpoint in archive.checkpoints:
         yield "checkpoint", _checkpoint_members(checkpoint)
@@ -298,7 +307,8 @@ class _Gathered:
     def _add(self, kind: str, line: dict[str, Any], values: dict[str, Any]) -> str:
         """Add what a line says, and return the checksum that it should have."""
         if kind == "run" or self.record is None:
-            self.record = RunRecord(**values, owner=None, halt=_read_halt(line))
+            tags = _read({"tags": _TAGS}, line) if "tags" in line else {}
+            self.record = RunRecord(**values, **tags, owner=None, halt=_read_halt(line))
             return _run_checksum(line)
         run_id = self.record.run_id
         match kind:

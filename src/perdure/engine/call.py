@@ -83,6 +83,8 @@ class Call:
     budget: Mapping[str, float] | None = None
     abandons: bool = False
     """True if the message abandons a superstep that failed or was cancelled in this process."""
+    tags: str | None = None
+    """The tags of a new run, as a JSON object."""
     waits: bool = True
     """True to wait for timers, or to leave the run asleep."""
     attach_if_exists: bool = False

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.checkpoint import event_batch
-from perdure.codec import document, loads
+from perdure.codec import document, dumps, loads
 from perdure.engine.journal import TRACE, Journal
 from perdure.errors import (
     AgentFrameworkException,
@@ -20,7 +20,7 @@ from perdure.errors import (
 )
 from perdure.events import CheckpointInfo, WorkflowEvent, WorkflowEventSource
 from perdure.kernel import PendingEvent
-from perdure.records import Commit
+from perdure.records import Commit, RunFacts
 from perdure.storage import reads_at_once
 from perdure.streams import pieces_of
 from perdure.tracing import NO_SPAN, traced
@@ -133,6 +133,12 @@ class StoreCommitter:
             consumed,
             done,
             event_batch(events, self.log.codec, requests=snapshot.requests, checkpoint=info),
+            RunFacts(
+                self.writer.author.definition_version,
+                supersteps=int(kind == "superstep"),
+                requests=len(snapshot.requests),
+                spent=dumps(dict(snapshot.limits.spent)).decode() if snapshot.limits.spent else None,
+            ),
         )
         run_id = manifest.run_id
         try:

@@ -145,12 +145,10 @@ class LoadedRun:
         )
 
 
-def new_run(
-    blueprint: Blueprint, run_id: str, *, input_digest: str | None = None, parent_id: str | None = None
-) -> NewRun:
+def new_run(blueprint: Blueprint, run_id: str, *, input_digest: str | None = None, tags: str | None = None) -> NewRun:
     """Return the record of a run that begins now."""
     clock = blueprint.clock
-    return NewRun(run_id, blueprint.graph.name, clock.now().isoformat(), clock.new_id(), input_digest, parent_id)
+    return NewRun(run_id, blueprint.graph.name, clock.now().isoformat(), clock.new_id(), input_digest, tags=tags)
 
 
 async def start(
@@ -160,11 +158,12 @@ async def start(
     *,
     run_id: str,
     input_digest: str | None,
+    tags: str | None = None,
     takeover: bool = False,
 ) -> LoadedRun:
     """Create a run and take its lease. Its first commit is still to come."""
     await lock.acquire(binding.store.place, run_id)
-    origin = new_run(blueprint, run_id, input_digest=input_digest)
+    origin = new_run(blueprint, run_id, input_digest=input_digest, tags=tags)
     lease = await binding.store.acquire(run_id, create=origin, takeover=takeover)
     return LoadedRun(origin, Snapshot(), binding.values, binding, lease, is_new=True)
 
@@ -253,6 +252,8 @@ def _origin(record: RunRecord) -> NewRun:
         record.nonce,
         record.input_digest,
         record.parent_checkpoint_id,
+        record.parent_run_id,
+        record.tags,
     )
 
 
@@ -263,7 +264,12 @@ async def _fork(
 
     The store does not know the fork before `create_fork`, so that a refused one leaves nothing behind.
     """
-    origin = new_run(blueprint, blueprint.clock.new_id(), parent_id=manifest.checkpoint_id)
+    source = await binding.store.run(manifest.run_id)
+    origin = replace(
+        new_run(blueprint, blueprint.clock.new_id(), tags=None if source is None else source.tags),
+        parent_checkpoint_id=manifest.checkpoint_id,
+        parent_run_id=manifest.run_id,
+    )
     run = await _read_run(blueprint, binding, origin, manifest, blobs)
     run.is_unstored_fork = True
     return run

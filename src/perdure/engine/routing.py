@@ -12,6 +12,7 @@ from perdure.data_classes import evolve, value_class
 from perdure.engine.commit import FRAMEWORK, warning_event
 from perdure.errors import StateConflictError, UndeliveredError
 from perdure.events import UndeliveredMessage, WorkflowEvent
+from perdure.failures import note_executor
 from perdure.graph import (
     Executor,
     FailedMessage,
@@ -154,7 +155,11 @@ async def fold_superstep(
     events: list[WorkflowEvent[Any]] = []
     effects: list[Effects] = []
     for result in results:
-        sends = [await _route(graph, values, result, unrouted, events) for unrouted in result.unrouted]
+        try:
+            sends = [await _route(graph, values, result, unrouted, events) for unrouted in result.unrouted]
+        except Exception as error:
+            note_executor(error, result.effects.activation.executor_id)
+            raise
         effects.append(evolve(result.effects, sends=tuple(sends)) if sends else result.effects)
     for conflict in conflicts(effects) if len(effects) > 1 else ():
         if conflict.key not in graph.reducers:

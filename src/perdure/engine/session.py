@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint import request_event, trace_of
 from perdure.clock import now
-from perdure.codec import LiveValues, dumps
+from perdure.codec import LiveValues
 from perdure.engine import recovery
 from perdure.engine.call import Call, apply_input, check_input, require_handled
 from perdure.engine.commit import FRAMEWORK, output_events, pending_event, status_of, warning_event
@@ -37,7 +36,8 @@ from perdure.errors import (
     UntrustedTypeError,
     WorkflowCheckpointException,
 )
-from perdure.events import UndeliveredMessage, WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
+from perdure.events import UndeliveredMessage, WorkflowEvent, WorkflowRunState
+from perdure.failures import Failure
 from perdure.graph import ABSENT, require_no_exit
 from perdure.kernel import PendingEvent, Snapshot
 from perdure.records import Halt, digest
@@ -168,6 +168,7 @@ class Session:
             self.lock,
             run_id=call.run_id or self.blueprint.clock.new_id(),
             input_digest=self._digest(binding),
+            tags=call.tags,
             takeover=call.takeover,
         )
 
@@ -472,10 +473,10 @@ def failure_of(error: BaseException | None, clock: Clock, *, read_from: str | No
     is_of_store = isinstance(error, _NOT_FAILURES) or type(error) is WorkflowCheckpointException
     if is_of_store and not isinstance(error, MissingRunKwargsError):
         return None
-    details = WorkflowErrorDetails.from_exception(error)
-    text = " ".join(f"{details.error_type}: {details.message}".split())
+    failure = Failure.of(error, at=now(clock))
+    text = " ".join(f"{failure.error_type}: {failure.message}".split())
     reason = text if len(text) <= _REASON_LENGTH_MAX else f"{text[:_REASON_LENGTH_MAX]}..."
-    return Halt("failed", now(clock), reason, dumps({**dataclasses.asdict(details), "extra": None}))
+    return Halt("failed", failure.at, reason, failure.to_json())
 
 
 def is_of_another_program(error: Exception, read_from: str | None) -> bool:

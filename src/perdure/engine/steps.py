@@ -33,6 +33,7 @@ from perdure.engine.tasks import (
     within,
 )
 from perdure.errors import EncodeError, StepMismatchError, StepTimeoutError, StepUnsettledError, UntrustedTypeError
+from perdure.failures import note_step
 from perdure.tracing import current, traced
 
 if TYPE_CHECKING:
@@ -322,6 +323,7 @@ class Steps:
             await self._record_intent(step, is_open=False)
         if retry_message is None or step.task.is_interrupted:
             self._note_error(step, error)
+            note_step(error, step.name, attempt=retries.count)
             raise error
         return retry_message
 

@@ -17,6 +17,7 @@ from perdure.engine.suspension import Wait
 from perdure.engine.tasks import Retries, finished, is_final, stop, within
 from perdure.errors import ExecutorTimeoutError, LeaseLostError, StaleHeadError, WorkflowCheckpointException
 from perdure.events import WorkflowEvent
+from perdure.failures import note_executor
 from perdure.graph import NO_POLICY, FailedMessage, WorkflowContext, handler_of, response_handler_of, wiring
 from perdure.kernel import ActivationResult, PendingEvent, Snapshot, activation_id_of
 from perdure.tracing import NO_SPAN, current, traced
@@ -464,7 +465,7 @@ class Superstep:
             if retries.due is not None and not await retries.wait_until_due(may_suspend=may_suspend):
                 return recorder.suspend(Wait(wake_at=retries.due), earlier)
             try:
-                return await self._attempt(recorder, policy, earlier)
+                return await self._attempt(recorder, policy, earlier, retries.count + 1)
             except Exception as error:
                 retry_message = await retries.fail(error)
                 if retry_message is None and (policy.on_error is None or is_final(error)):
@@ -482,7 +483,7 @@ class Superstep:
                 return handover.finish(earlier=earlier, is_called=False)
 
     async def _attempt(
-        self, recorder: ActivationRecorder, policy: Policy, earlier: Sequence[PendingEvent]
+        self, recorder: ActivationRecorder, policy: Policy, earlier: Sequence[PendingEvent], attempt: int = 1
     ) -> ActivationResult:
         """Call the handler once. If it raises, emit that and raise."""
         context, executor = self.context, recorder.executor
@@ -509,6 +510,7 @@ class Superstep:
             warning = None if before is None else self.changes.find_change(executor, before)
             return recorder.finish(earlier=earlier, warning=warning)
         except Exception as error:
+            note_executor(error, executor.id, attempt=attempt)
             recorder.fail(error)
             raise
         finally:

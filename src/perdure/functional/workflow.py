@@ -140,7 +140,7 @@ logger = logging.getLogger(__name__)
 _RUN_OPTIONS = frozenset({"stream", *WorkflowRunOptions.__annotations__})
 # How similar to an option a keyword must be to count as a misspelt one.
 _SIMILARITY_MIN = 0.85
-_OPTIONS_OF_A_RUN = ("deadline", "budget", "takeover", "client_kwargs")
+_OPTIONS_OF_A_RUN = ("deadline", "budget", "tags", "takeover", "client_kwargs")
 
 
 class FunctionOptions(TypedDict, total=False):

@@ -6,7 +6,9 @@ import asyncio
 import logging
 import signal
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Self, get_args, overload
+from typing import TYPE_CHECKING, Any, Self, overload
+
+from typing_extensions import Unpack
 
 from perdure.clock import moment_of, now
 from perdure.engine import Call, fork, input_digest, lock_run, resolve_kwargs, storable_kwargs
@@ -14,7 +16,6 @@ from perdure.errors import (
     LeaseLostError,
     RunBusyError,
     RunExistsError,
-    RunNotFoundError,
     StaleHeadError,
     WorkflowCheckpointException,
 )
@@ -22,19 +23,19 @@ from perdure.graph import WorkflowMessage
 from perdure.hosting.advance import Advancer, Catalog, Factory, end_halt
 from perdure.hosting.embedded import EmbeddedScheduler, first_of
 from perdure.hosting.run import NO_MARK, HostedRun, RunInfo, record_of
-from perdure.records import RunStatus
-from perdure.storage import FileCheckpointStorage, StoreStorage, is_host_store, open_storage
+from perdure.storage import FileCheckpointStorage, StoreStorage, is_host_store, open_storage, tags_text
 from perdure.workflows import Edit, apply_edit, check_budget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from perdure.engine import InvocationKwargs
     from perdure.events import WorkflowEvent
     from perdure.hosting.scheduler import Scheduler
     from perdure.kernel import Snapshot
-    from perdure.storage import HostStore, PendingRequest
+    from perdure.records import RunStatus
+    from perdure.storage import HostStore, Order, PendingRequest, RunFilter
     from perdure.workflows import Workflow
 
 # Wait this long for another process that is starting the same run. If that process dies, the store does not notify.
@@ -152,13 +153,14 @@ class Host:
         run_id: str | None = None,
         deadline: timedelta | datetime | None = None,
         budget: Mapping[str, float] | None = None,
+        tags: Mapping[str, str] | None = None,
         function_invocation_kwargs: InvocationKwargs | None = None,
         client_kwargs: InvocationKwargs | None = None,
     ) -> HostedRun:
         """Start a run. It is durable when this returns; any serving host advances it.
 
         The same `run_id` with the same message is the same run, finished or not. Kwargs must be storable, since any
-        host may continue the run.
+        host may continue the run. Listings find the run by its `tags`.
 
         Raises UnknownWorkflowError, RunExistsError if the run was started with another message, EncodeError, and
         ValueError for kwargs that can't be stored.
@@ -172,6 +174,7 @@ class Host:
             kwargs={"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs},
             deadline=None if deadline is None else moment_of(clock, deadline, "the deadline of a run"),
             budget=None if budget is None else check_budget(budget),
+            tags=tags_text(tags),
             commit_input_only=True,
         )
         binding = workflow.blueprint.bound(self.storage)
@@ -203,31 +206,15 @@ class Host:
     async def runs(
         self,
         workflow: str | None = None,
-        status: RunStatus | None = None,
+        status: RunStatus | Sequence[RunStatus] | None = None,
         *,
+        order: Order = "oldest",
         limit: int | None = None,
         after: str | None = None,
+        **chosen: Unpack[RunFilter],
     ) -> list[RunInfo]:
-        """List the runs of the store in the order they started.
-
-        `limit` caps the number of runs. `after` is the id of the last run of the previous page; that run need not match
-        the filters. The store is asked for all of them nevertheless.
-
-        Raises ValueError for an unknown status or a limit below 1, RunNotFoundError if `after` does not exist.
-        """
-        if status is not None and status not in get_args(RunStatus):
-            raise ValueError(f"unknown status {status!r}; use one of {', '.join(get_args(RunStatus))}")
-        if limit is not None and limit < 1:
-            raise ValueError(f"limit must be at least 1, not {limit}")
-        status = "parked" if status == "quarantined" else status  # the stored name
-        found = await self._store.runs(workflow_name=workflow, status=status)
-        if after is not None:
-            order = [record.run_id for record in await self._store.runs()]
-            if after not in order:
-                raise RunNotFoundError(after)
-            earlier = set(order[: order.index(after) + 1])
-            found = [record for record in found if record.run_id not in earlier]
-        return [RunInfo.of(record) for record in found[:limit]]
+        """List the runs of the store, as `storage.runs` does."""
+        return await self.storage.runs(workflow, status, order=order, limit=limit, after=after, **chosen)
 
     async def run(self, run_id: str) -> HostedRun:
         """Return a handle on a run. Raises RunNotFoundError."""
@@ -236,11 +223,19 @@ class Host:
 
     async def info(self, run_id: str) -> RunInfo:
         """Return the state of a run. Raises RunNotFoundError."""
-        return RunInfo.of(await record_of(self._store, run_id))
+        return await self.storage.run(run_id)
 
-    async def requests(self, run_id: str | None = None, workflow: str | None = None) -> list[PendingRequest]:
-        """List open requests: of one run, of one workflow, or all."""
-        return await self.storage.requests(run_id, workflow_name=workflow)
+    async def requests(
+        self,
+        run_id: str | None = None,
+        workflow: str | None = None,
+        *,
+        tags: Mapping[str, str] | None = None,
+        limit: int | None = None,
+        after: PendingRequest | None = None,
+    ) -> list[PendingRequest]:
+        """List open requests, as `storage.requests` does."""
+        return await self.storage.requests(run_id, workflow_name=workflow, tags=tags, limit=limit, after=after)
 
     async def respond(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint import Reader, is_settled, known_paths, naming, only, request_event
@@ -21,8 +20,9 @@ from perdure.errors import (
     UntrustedTypeError,
 )
 from perdure.events import Undecoded, WorkflowEvent, WorkflowRunState
+from perdure.failures import Failure
 from perdure.records import Halt, Mark
-from perdure.storage import committed_events
+from perdure.storage import RunInfo, committed_events
 from perdure.workflows import WorkflowRunResult
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from perdure.codec import Codec
     from perdure.hosting.host import Host
     from perdure.kernel import Output, Snapshot
-    from perdure.records import HeadStatus, Manifest, RunRecord, RunStatus
+    from perdure.records import HeadStatus, Manifest, RunRecord
     from perdure.storage import PendingRequest, Store, StoreStorage
     from perdure.workflows import Edit
 
@@ -193,52 +193,6 @@ class HostedRun:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class RunInfo:
-    """The state of a run.
-
-    Attributes:
-        status: running: there is work to do; waiting: for an answer; sleeping: until a time; idle: nothing left to do;
-            failed, quarantined, cancelled, exported: the run does not continue by itself.
-        error: The reason, if the run has failed or was quarantined.
-        owner: The process that holds the lease. A dead process stays here until another one takes the run.
-        attempts: The number of processes that tried to advance the run from its head without progress.
-        wake_at: The next time at which the run continues by itself.
-        checkpoint_id: The newest checkpoint.
-        parent_checkpoint_id: The checkpoint from which the run was forked.
-        events: The number of the newest event.
-    """
-
-    run_id: str
-    workflow_name: str
-    status: RunStatus
-    error: str | None
-    owner: str | None
-    attempts: int
-    wake_at: datetime | None
-    created_at: datetime
-    checkpoint_id: str | None
-    parent_checkpoint_id: str | None
-    events: int
-
-    @classmethod
-    def of(cls, record: RunRecord) -> RunInfo:
-        """Make it from a store's record."""
-        return cls(
-            run_id=record.run_id,
-            workflow_name=record.workflow_name,
-            status="quarantined" if record.run_status == "parked" else record.run_status,
-            error=None if record.halt is None else record.halt.reason,
-            owner=None if record.owner is None else str(record.owner),
-            attempts=record.attempts,
-            wake_at=None if record.wake_at is None else datetime.fromisoformat(record.wake_at),
-            created_at=datetime.fromisoformat(record.created_at),
-            checkpoint_id=record.head,
-            parent_checkpoint_id=record.parent_checkpoint_id,
-            events=record.events,
-        )
-
-
 _OUTPUTS = "outputs"
 _REQUEST = "request/"
 
@@ -307,7 +261,8 @@ def _require_not_halted(record: RunRecord) -> None:
         case None:
             return
         case Halt(kind="failed"):
-            raise RunFailedError(record.run_id, reason=halt.reason, at=halt.at)
+            failure = Failure.from_json(halt.data, at=halt.at)
+            raise RunFailedError(record.run_id, reason=halt.reason, at=halt.at, failure=failure)
         case Halt(kind="parked"):
             raise RunParkedError(record.run_id, reason=halt.reason, at=halt.at)
         case Halt():

@@ -18,6 +18,7 @@ from perdure.storage.port import (
 from perdure.storage.postgres import PostgresStore
 from perdure.storage.requests import PendingRequest, RequestQueue
 from perdure.storage.rules import RUN_ID_LENGTH_MAX, require_run_id
+from perdure.storage.runs import Order, RunFilter, RunInfo, count_runs, list_runs, run_query, tags_text
 from perdure.storage.sizes import PartSize, SizeReport
 from perdure.storage.sql.database import Sync
 from perdure.storage.sqlite import MemoryStore, SqliteStore
@@ -44,11 +45,14 @@ __all__ = [
     "InMemoryCheckpointStorage",
     "MemoryStore",
     "Openings",
+    "Order",
     "PartSize",
     "PendingRequest",
     "PostgresCheckpointStorage",
     "PostgresStore",
     "RequestQueue",
+    "RunFilter",
+    "RunInfo",
     "SizeReport",
     "SqliteCheckpointStorage",
     "SqliteDatabase",
@@ -62,10 +66,14 @@ __all__ = [
     "bind",
     "clock_on",
     "committed_events",
+    "count_runs",
     "given_storage",
     "is_host_store",
+    "list_runs",
     "open_storage",
     "reads_at_once",
     "require_run_id",
+    "run_query",
+    "tags_text",
     "this_process",
 ]

@@ -79,6 +79,8 @@ def clock_on(storage: object, own: Clock | None) -> Clock | None:
 
     A storage that was given no clock takes that of the first workflow that has one.
     """
+    if isinstance(own, DefaultClock):
+        own = own.chosen  # a workflow may be given the clock of its storage
     theirs = storage.clock if isinstance(storage, StoreStorage) else None
     if isinstance(theirs, DefaultClock):
         if own is not None and isinstance(theirs.chosen, SystemClock):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Manifest,
         Mark,
         NewRun,
+        RunQuery,
         RunRecord,
         RunStatus,
         SinceHead,
@@ -104,6 +105,22 @@ class Runs(Protocol):
 
     async def runs(self, *, workflow_name: str | None = None, status: RunStatus | None = None) -> Sequence[RunRecord]:
         """Return runs in the order in which they began: all, or those of a workflow or status."""
+        ...
+
+
+class Listings(Protocol):
+    """Optional: runs by indexed queries. Without it, all runs are read and filtered."""
+
+    async def list_runs(self, query: RunQuery) -> Sequence[RunRecord]:
+        """Return the runs that a query selects, in its order."""
+        ...
+
+    async def count_runs(self, query: RunQuery) -> Mapping[str, int]:
+        """Return by status how many runs a query selects. Its order, limit and position do not count."""
+        ...
+
+    async def manifests_of(self, checkpoint_ids: Collection[str]) -> Mapping[str, Manifest]:
+        """Return several checkpoints by id. Those that do not exist are left out. Raises CheckpointDamagedError."""
         ...
 
 
@@ -344,6 +361,15 @@ class HostStore(TenantStore, Agenda, Protocol):
     def tenant(self, name: str) -> HostStore:
         """Return the store of one tenant."""
         ...
+
+
+class ListingStore(Store, Listings, Protocol):
+    """A store with indexed listings."""
+
+
+def lists_runs(store: Store) -> TypeGuard[ListingStore]:
+    """Return whether a store implements `Listings`."""
+    return hasattr(store, "list_runs")
 
 
 def reads_at_once(store: object) -> TypeGuard[Openings]:

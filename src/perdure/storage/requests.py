@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.checkpoint import (
@@ -35,7 +35,10 @@ from perdure.errors import (
     UnknownRequestError,
     UntrustedTypeError,
 )
+from perdure.records import RunQuery
 from perdure.storage.owners import this_process
+from perdure.storage.port import lists_runs
+from perdure.storage.runs import list_runs
 from perdure.typenames import with_article
 
 if TYPE_CHECKING:
@@ -43,13 +46,15 @@ if TYPE_CHECKING:
 
     from perdure.clock import Clock
     from perdure.codec import Codec
-    from perdure.records import Command, Manifest
+    from perdure.records import Command, Manifest, RunRecord
     from perdure.storage.port import Store
 
 logger = logging.getLogger(__name__)
 
 _REQUEST = "request/"
 _ANSWERED = "answered/"
+_RUNS_PER_PAGE = 50
+_UNREADABLE = (CheckpointDamagedError, BlobDamagedError, CheckpointNotFoundError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,36 +125,82 @@ class RequestQueue:
         self.clock = clock
         self._request_codec = codec
 
-    async def requests(self, run_id: str | None = None, *, workflow_name: str | None = None) -> list[PendingRequest]:
-        """Return the requests that wait for an answer: of a run, of a workflow's runs, or of all runs.
+    async def requests(
+        self,
+        run_id: str | None = None,
+        *,
+        workflow_name: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        limit: int | None = None,
+        after: PendingRequest | None = None,
+    ) -> list[PendingRequest]:
+        """Return the requests that wait for an answer: of a run, or of all runs of a workflow and with these tags.
+
+        Requests of older runs come first. `limit` caps their number; `after` is the last one of the previous page.
 
         This needs the store alone. A damaged run raises CheckpointDamagedError if it is asked for by id. In a list of
         several runs it is left out, and a warning in the log names it, so that the others can be answered.
         """
         if run_id is not None:
-            return await self._requests_of(run_id)
-        records = await self.store.runs(workflow_name=workflow_name)
-        found: list[PendingRequest] = []
-        for record in records:
+            return (await self._requests_of(run_id))[:limit]
+        found = [] if after is None else await self._following(after)
+        query = RunQuery(
+            workflow_name,
+            tags=tags or {},
+            has_requests=True,
+            limit=_RUNS_PER_PAGE,
+            after=None if after is None else after.run_id,
+        )
+        while limit is None or len(found) < limit:
+            records = await list_runs(self.store, query)
             # The requests of an exported run are answered where it is now.
-            if record.run_status in {"idle", "exported"}:
-                continue
+            found += await self._requests_of_all([each for each in records if each.run_status != "exported"])
+            if len(records) < _RUNS_PER_PAGE:
+                break
+            query = replace(query, after=records[-1].run_id)
+        return found[:limit]
+
+    async def _following(self, last: PendingRequest) -> list[PendingRequest]:
+        """Return the requests of a run that follow one of them. If that one was answered, the order is not known."""
+        found = await self._requests_of(last.run_id)
+        ids = [request.request_id for request in found]
+        return found[ids.index(last.request_id) + 1 :] if last.request_id in ids else found
+
+    async def _requests_of_all(self, records: list[RunRecord]) -> list[PendingRequest]:
+        """Read the requests of several runs in a few queries."""
+        store = self.store
+        found: list[PendingRequest] = []
+        if lists_runs(store):
+            try:
+                heads = await store.manifests_of([str(record.head) for record in records])
+                wanted = [address for manifest in heads.values() for address in _addresses(manifest)]
+                blobs = await store.blobs(wanted)
+                for record in records:
+                    # A head that is gone has a successor without these requests.
+                    if manifest := heads.get(str(record.head)):
+                        answers = await self._answers(record.run_id) if record.commands else None
+                        found += self._pending_of(record.run_id, _Head.of(manifest, blobs), answers or {})
+            except _UNREADABLE:
+                found.clear()  # read them one by one, to leave out the damaged one
+            else:
+                return found
+        for record in records:
             try:
                 found += await self._requests_of(record.run_id)
             except RunNotFoundError:
                 # The run was removed since the list was made.
                 continue
-            except (CheckpointDamagedError, BlobDamagedError, CheckpointNotFoundError) as error:
+            except _UNREADABLE as error:
                 logger.warning("the requests of run %r are left out of the list: %s", record.run_id, error)
         return found
 
     async def _requests_of(self, run_id: str) -> list[PendingRequest]:
         head = await self._head(run_id)
-        if not head.requests:
-            return []
-        waiting = await self._answers(run_id)
+        return self._pending_of(run_id, head, await self._answers(run_id) if head.requests else {})
+
+    def _pending_of(self, run_id: str, head: _Head, answers: Mapping[str, AnswerCommand]) -> list[PendingRequest]:
         return [
-            self._pending(run_id, head, request, waiting.get(request_id))
+            self._pending(run_id, head, request, answers.get(request_id))
             for request_id, request in head.requests.items()
         ]
 
@@ -190,9 +241,8 @@ class RequestQueue:
             head = await self._head_id(run_id)
             try:
                 manifest = await self.store.manifest(head)
-                wanted = [address for path, address in manifest.toc.items() if path.startswith((_REQUEST, paths))]
                 with naming(head):
-                    return _Head.of(manifest, await self.store.blobs(wanted))
+                    return _Head.of(manifest, await self.store.blobs(_addresses(manifest, paths)))
             except (CheckpointNotFoundError, CheckpointDamagedError):
                 if await self._head_id(run_id) == head:
                     raise
@@ -315,6 +365,11 @@ class RequestQueue:
 
     def _now(self) -> str:
         return now(self.clock)
+
+
+def _addresses(manifest: Manifest, paths: str = _REQUEST) -> list[str]:
+    """Return the blobs of a checkpoint's requests, and those at other paths."""
+    return [address for path, address in manifest.toc.items() if path.startswith((_REQUEST, paths))]
 
 
 def _require_fitting(request_id: str, request: _Open, answer: object, seen: str | None) -> None:

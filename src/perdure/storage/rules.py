@@ -12,7 +12,7 @@ import posixpath
 import unicodedata
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from perdure.data_classes import evolve
@@ -52,11 +52,10 @@ _FILE_NAME_PREFIX_LENGTH = 120
 
 @dataclass(slots=True)
 class RunState:
-    """A run with what only its store needs to know: the newest fencing token and the time of the last commit."""
+    """A run with what only its store needs to know: the newest fencing token."""
 
     record: RunRecord
     token: int
-    moment: float | None = None
 
     @property
     def is_known(self) -> bool:
@@ -87,6 +86,8 @@ def new_state(create: NewRun) -> RunState:
         position=BEFORE_THE_FIRST,
         settled=False,
         owner=None,
+        parent_run_id=create.parent_run_id,
+        tags=create.tags,
     )
     return RunState(record, token=0)
 
@@ -338,8 +339,19 @@ def commit(state: RunState, commit: Commit) -> RunState:
         wake_at=commit.wake_at,
         events=before.events + (commit.events.count if commit.events else 0),
         attempts=0,
+        moment=moment(manifest.timestamp),
+        **new_facts(before, commit),
     )
-    return RunState(record, token=state.token, moment=moment(manifest.timestamp))
+    return RunState(record, token=state.token)
+
+
+def new_facts(before: RunRecord, commit: Commit) -> dict[str, Any]:
+    """Return the members of a run's record that a commit changes for listings alone."""
+    facts = commit.facts
+    if facts is None:
+        return {"version": None, "requests": None}
+    supersteps = before.supersteps + facts.supersteps
+    return {"version": facts.version, "supersteps": supersteps, "requests": facts.requests, "spent": facts.spent}
 
 
 def move_head(
@@ -352,8 +364,9 @@ def move_head(
     wake_at: str | None = None,
 ) -> RunState:
     """Return the run with another of its checkpoints as the head."""
+    nonce = nonce or state.record.nonce
     record = replace(
-        state.record, head=head, settled=settled, nonce=nonce or state.record.nonce, status=status, wake_at=wake_at
+        state.record, head=head, settled=settled, nonce=nonce, status=status, wake_at=wake_at, requests=None
     )
     return replace(state, record=record)
 
@@ -395,7 +408,8 @@ def _which_needs(archive: Archive, blob_hash: str, there: Mapping[str, Blob]) ->
 
 def restored_state(archive: Archive, *, token: int) -> RunState:
     """Return the run for its new store: without an owner, under a token that nobody has."""
-    return RunState(archive.record, token, moment(archive.checkpoints[-1].manifest.timestamp))
+    newest = moment(archive.checkpoints[-1].manifest.timestamp)
+    return RunState(replace(archive.record, moment=newest), token)
 
 
 def last_removed_event(archive: Archive) -> int:

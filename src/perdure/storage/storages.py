@@ -27,16 +27,17 @@ from perdure.storage.port import is_tenant_store
 from perdure.storage.postgres import PostgresStore
 from perdure.storage.requests import RequestQueue
 from perdure.storage.rules import APART
+from perdure.storage.runs import Order, RunFilter, RunInfo, count_runs, list_runs, run_query
 from perdure.storage.sizes import size_report
 from perdure.storage.sqlite import MemoryStore, SqliteStore
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from perdure.events import WorkflowEvent
-    from perdure.records import EventBatch, Retention, RunRecord
+    from perdure.records import EventBatch, Retention, RunRecord, RunStatus
     from perdure.storage.port import Durability, Store, TenantStore
     from perdure.storage.sizes import SizeReport
 
@@ -167,6 +168,37 @@ class StoreStorage(RequestQueue):
 
     def _view(self, manifest: Manifest) -> WorkflowCheckpoint:
         return StoredCheckpoint.of(Source(manifest, self.store.read_blobs, self.codec))
+
+    async def runs(
+        self,
+        workflow: str | None = None,
+        status: RunStatus | Sequence[RunStatus] | None = None,
+        *,
+        order: Order = "oldest",
+        limit: int | None = None,
+        after: str | None = None,
+        **chosen: Unpack[RunFilter],
+    ) -> list[RunInfo]:
+        """List runs: `await storage.runs(status="failed", tags={"customer": "acme"}, order="newest", limit=50)`.
+
+        `status` is one or several. `RunFilter` has further conditions. `after` is the id of the previous page's last
+        run. The listing is one indexed query, except on files, where all runs are read.
+
+        Raises ValueError for an unknown status or order or a limit below 1, RunNotFoundError if `after` is unknown.
+        """
+        query = run_query(workflow, status, order=order, limit=limit, after=after, **chosen)
+        return [RunInfo.of(record) for record in await list_runs(self.store, query)]
+
+    async def count_runs(self, workflow: str | None = None, **chosen: Unpack[RunFilter]) -> Mapping[str, int]:
+        """Return by status how many runs there are."""
+        return await count_runs(self.store, run_query(workflow, **chosen))
+
+    async def run(self, run_id: str) -> RunInfo:
+        """Return the state of a run. Raises RunNotFoundError."""
+        record = await self.store.run(run_id)
+        if record is None:
+            raise RunNotFoundError(run_id)
+        return RunInfo.of(record)
 
     async def size_report(self, run_id: str, *, since: int = 1) -> SizeReport:
         """Report how large a run is, which of its values are large, and which grow; `print` it.

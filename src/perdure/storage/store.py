@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Manifest,
         Mark,
         NewRun,
+        RunQuery,
         RunRecord,
         RunStatus,
     )
@@ -399,7 +400,19 @@ class BackedStore(Generic[B]):
 
 
 class HostBackedStore(BackedStore[H]):
-    """The storage port with the work lists that a host needs."""
+    """The storage port with the work lists that a host needs, and with indexed listings."""
+
+    async def list_runs(self, query: RunQuery) -> Sequence[RunRecord]:
+        """Return the runs that a query selects, in its order."""
+        return await self._do(lambda backend: backend.list_runs(query))
+
+    async def count_runs(self, query: RunQuery) -> Mapping[str, int]:
+        """Return by status how many runs a query selects."""
+        return await self._do(lambda backend: backend.count_runs(query))
+
+    async def manifests_of(self, checkpoint_ids: Collection[str]) -> Mapping[str, Manifest]:
+        """Return several checkpoints by id."""
+        return await self._do(lambda backend: backend.manifests_of(checkpoint_ids))
 
     async def due(self, *, at: str, workflow_names: Collection[str], limit: int) -> Sequence[Due]:
         """Return runs that can go on and that no living process advances."""

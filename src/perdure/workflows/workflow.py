@@ -30,7 +30,7 @@ from perdure.engine import (
 from perdure.errors import CheckpointNotFoundError, RunError, RunUnfinishedError, WorkflowException
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
 from perdure.graph import WorkflowMessage, private_scope
-from perdure.storage import clock_on, given_storage
+from perdure.storage import clock_on, given_storage, tags_text
 from perdure.streams import ResponseStream, without_discarded
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class StartOptions(TypedDict, total=False):
     client_kwargs: InvocationKwargs | None
     deadline: timedelta | datetime | None
     budget: Mapping[str, float] | None
+    tags: Mapping[str, str] | None
     wait_for_timers: bool
 
 
@@ -253,7 +254,8 @@ class Workflow:
         `deadline` and `budget` limit the run and are part of its checkpoints. After the deadline the run is cancelled,
         even in the middle of a superstep. When it has spent more of a resource than its budget (`supersteps`,
         `activations`, and whatever executors report with `ctx.spend`), it stops with BudgetExceededError and can be
-        resumed with a larger budget. With `wait_for_timers=False` the call doesn't wait for timers.
+        resumed with a larger budget. With `wait_for_timers=False` the call doesn't wait for timers. A new run gets the
+        `tags` by which listings find it.
 
         If the last superstep of this instance's run failed or was cancelled, a message abandons that superstep: an
         `undelivered` event names each of its messages. To continue it instead, give the `run_id` and no message.
@@ -293,6 +295,7 @@ class Workflow:
         client_kwargs: InvocationKwargs | None = None,
         deadline: timedelta | datetime | None = None,
         budget: Mapping[str, float] | None = None,
+        tags: Mapping[str, str] | None = None,
         wait_for_timers: bool = True,
     ) -> Call:
         """Check the arguments of `run` or `start`."""
@@ -327,6 +330,7 @@ class Workflow:
             abandons=abandons,
             deadline=None if deadline is None else moment_of(clock, deadline, "the deadline of a run"),
             budget=None if budget is None else check_budget(budget),
+            tags=tags_text(tags),
             waits=wait_for_timers,
             emit_open_requests=bool(responses),
         )

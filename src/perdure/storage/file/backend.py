@@ -248,6 +248,8 @@ class FileBackend:
             forgotten=self._history.forgotten_events(run, before, file.entry),
         )
         after = after_commit(before, file, run_after)
+        record = replace(after.record, **rules.new_facts(before.record, commit))
+        after = replace(after, state=replace(after.state, record=record))
         # The log line counts only if its checkpoint file exists. Writing that file, last, is the commit.
         run.log.append(after)
         files.checkpoints.put(replace(file, run=run_after))

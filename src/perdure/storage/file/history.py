@@ -162,7 +162,7 @@ class History:
                 line is not None
                 and line.record.settled
                 and (line.record.owner is None or self._owners.is_dead(line.record.owner))
-                and retention_rules.is_older(line.state.moment, cutoff)
+                and retention_rules.is_older(line.record.moment, cutoff)
                 and not run.inbox.waiting(line)
                 and not forks_of(self._directory, run)
             ):

@@ -189,11 +189,13 @@ def after_commit(line: LogLine, file: CheckpointFile, run: RunAfter) -> LogLine:
         attempts=0,
         # The owner that committed had taken the lease, which ends a halt, but that line may be lost.
         halt=None,
+        moment=entry.moment,
+        requests=None,
     )
     return replace(
         line,
         change="commit",
-        state=replace(line.state, record=record, moment=entry.moment),
+        state=replace(line.state, record=record),
         newest=entry,
         subject=entry.checkpoint_id,
         consumed=run.consumed,
@@ -223,7 +225,6 @@ def _to_json(line: LogLine) -> dict[str, Any]:
         "owner": asdict(record.owner) if record.owner else None,
         "halt": halt and {"kind": halt.kind, "at": halt.at, "reason": halt.reason, **lines.encode_bytes(halt.data)},
         "token": line.state.token,
-        "moment": line.state.moment,
         "newest": asdict(line.newest) if line.newest else None,
         "life": line.life,
         "consumed": line.consumed,
@@ -240,7 +241,7 @@ def _from_json(value: dict[str, Any]) -> LogLine:
     record["halt"] = Halt(halt["kind"], halt["at"], halt["reason"], lines.decode_bytes(halt)) if halt else None
     return LogLine(
         change=value["change"],
-        state=rules.RunState(RunRecord(**record), token=value["token"], moment=value["moment"]),
+        state=rules.RunState(RunRecord(**record), token=value["token"]),
         newest=_entry_from_json(newest) if newest else None,
         subject=value["subject"],
         life=value.get("life", 0),

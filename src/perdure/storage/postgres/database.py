@@ -20,7 +20,7 @@ from psycopg_pool import ConnectionPool
 from perdure.clock import SystemClock
 from perdure.errors import WorkflowCheckpointException
 from perdure.storage.postgres.target import escape_text, migrate
-from perdure.storage.sql.database import named_statements
+from perdure.storage.sql.database import named_statements, statement_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -127,7 +127,10 @@ class PostgresDatabase:
 
     def execute(self, name: str, /, **values: object) -> psycopg.Cursor[Columns]:
         """Run a statement. Outside of transactions it only reads, and is retried."""
-        statement, arguments = self._statements[name], _as_arguments(values)
+        statement = self._statements.get(name)
+        if statement is None:
+            statement = self._statements[name] = statement_text(named_statements("postgres"), name).encode()
+        arguments = _as_arguments(values)
         held = self._held.connection
         if held is None:
             return self.retry(lambda: self._read(statement, arguments))

@@ -12,40 +12,123 @@ SELECT * FROM runs WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
 SELECT * FROM runs WHERE tenant = %(tenant)s AND run_id = %(run_id)s FOR UPDATE;
 
 -- name: runs
-SELECT * FROM runs WHERE tenant = %(tenant)s AND head IS NOT NULL ORDER BY began, run_id;
+-- Runs that have begun. The names of further lines, joined by "+", add their conditions and the order.
+SELECT * FROM runs WHERE tenant = %(tenant)s AND head IS NOT NULL;
 
--- name: runs_of_workflow
-SELECT * FROM runs
-WHERE tenant = %(tenant)s AND hashtextextended(workflow_name, 0) = hashtextextended(%(workflow_name)s, 0)
-    AND workflow_name = %(workflow_name)s AND head IS NOT NULL
-ORDER BY began, run_id;
+-- name: status_counts
+-- Takes the same further lines as `runs`.
+SELECT coalesce((halt::JSON ->> 'kind'), status) AS status, count(*) AS number
+FROM runs WHERE tenant = %(tenant)s AND head IS NOT NULL;
 
--- name: runs_of_status
--- The status in which their heads leave them.
-SELECT * FROM runs
-WHERE tenant = %(tenant)s AND status = %(status)s AND halt IS NULL AND head IS NOT NULL
-ORDER BY began, run_id;
+-- name: +workflow
+AND hashtextextended(workflow_name, 0) = hashtextextended(%(workflow_name)s, 0) AND workflow_name = %(workflow_name)s
 
--- name: runs_halted
-SELECT * FROM runs WHERE tenant = %(tenant)s AND halt IS NOT NULL AND head IS NOT NULL ORDER BY began, run_id;
+-- name: +status
+AND halt IS NULL AND status = %(status)s
+
+-- name: +halt
+AND halt IS NOT NULL AND (halt::JSON ->> 'kind') = %(status)s
+
+-- name: +statuses
+AND coalesce((halt::JSON ->> 'kind'), status) IN (SELECT json_array_elements_text(%(statuses)s::JSON))
+
+-- name: +tag
+AND run_id IN (SELECT run_id FROM run_tags WHERE tenant = %(tenant)s AND name = %(tag_name)s AND value = %(tag_value)s)
+
+-- name: +tags
+AND NOT EXISTS (
+    SELECT 1 FROM json_each_text(%(tags)s::JSON) AS wanted
+    WHERE NOT EXISTS (
+        SELECT 1 FROM run_tags
+        WHERE tenant = %(tenant)s AND name = wanted.key AND run_tags.value = wanted.value
+            AND run_tags.run_id = runs.run_id
+    )
+)
+
+-- name: +created_after
+AND created_at >= %(created_after)s
+
+-- name: +created_before
+AND created_at < %(created_before)s
+
+-- name: +updated_after
+AND moment >= %(updated_after)s
+
+-- name: +updated_before
+AND moment < %(updated_before)s
+
+-- name: +error
+AND (halt::JSON ->> 'reason') ILIKE %(error)s ESCAPE '!'
+
+-- name: +parent
+AND parent_run_id = %(parent)s
+
+-- name: +requests
+AND NOT settled AND (requests IS NULL OR requests > 0 OR described_at IS DISTINCT FROM position)
+
+-- name: +after_oldest
+AND began > (SELECT began FROM runs WHERE tenant = %(tenant)s AND run_id = %(after)s)
+
+-- name: +after_newest
+AND began < (SELECT began FROM runs WHERE tenant = %(tenant)s AND run_id = %(after)s)
+
+-- name: +after_updated
+AND (coalesce(moment, 0), began) < (
+    SELECT coalesce(moment, 0), began FROM runs WHERE tenant = %(tenant)s AND run_id = %(after)s
+)
+
+-- name: +oldest
+ORDER BY began LIMIT %(limit)s
+
+-- name: +newest
+ORDER BY began DESC LIMIT %(limit)s
+
+-- name: +updated
+ORDER BY coalesce(moment, 0) DESC, began DESC LIMIT %(limit)s
+
+-- name: +oldest_of_few
+ORDER BY +began LIMIT %(limit)s
+
+-- name: +newest_of_few
+ORDER BY +began DESC LIMIT %(limit)s
+
+-- name: +by_status
+GROUP BY 1
+
+-- name: put_tag
+INSERT INTO run_tags (tenant, name, value, run_id) VALUES (%(tenant)s, %(name)s, %(value)s, %(run_id)s);
+
+-- name: checkpoints_at
+-- The checkpoints with these runs and positions.
+SELECT checkpoints.* FROM json_array_elements(%(places)s::JSON) AS place (value)
+JOIN checkpoints ON checkpoints.tenant = %(tenant)s AND checkpoints.run_id = place.value ->> 0
+    AND checkpoints.position = (place.value ->> 1)::BIGINT;
+
+-- name: count_by_status
+SELECT status, count(*) AS number FROM runs WHERE tenant = %(tenant)s AND halt IS NULL GROUP BY status;
+
+-- name: count_by_halt
+SELECT (halt::JSON ->> 'kind') AS status, count(*) AS number FROM runs WHERE tenant = %(tenant)s AND halt IS NOT NULL GROUP BY 1;
 
 -- name: put_run
 -- Insert or update a run. Replacing the row would delete its checkpoints. Columns that never change are not updated,
 -- so that their indexes are not touched.
 INSERT INTO runs (
     tenant, run_id, workflow_name, created_at, nonce, input_digest, parent_checkpoint_id, head, position, settled,
-    status, wake_at, events, checksum, moment, token, began, owner_id, owner_host, owner_boot, owner_pid, attempts, halt
+    status, wake_at, events, checksum, moment, token, began, owner_id, owner_host, owner_boot, owner_pid, attempts, halt,
+    parent_run_id, tags, version, supersteps, spent, requests, described_at
 ) VALUES (
     %(tenant)s, %(run_id)s, %(workflow_name)s, %(created_at)s, %(nonce)s, %(input_digest)s, %(parent_checkpoint_id)s, %(head)s, %(position)s,
     %(settled)s, %(status)s, %(wake_at)s, %(events)s, %(checksum)s, %(moment)s, %(token)s, %(token)s, %(owner_id)s, %(owner_host)s, %(owner_boot)s,
-    %(owner_pid)s, %(attempts)s, %(halt)s
+    %(owner_pid)s, %(attempts)s, %(halt)s, %(parent_run_id)s, %(tags)s, %(version)s, %(supersteps)s,
+    %(spent)s, %(requests)s, %(described_at)s
 )
 ON CONFLICT (tenant, run_id) DO UPDATE SET
     nonce = excluded.nonce, head = excluded.head, position = excluded.position, settled = excluded.settled,
     status = excluded.status, wake_at = excluded.wake_at, events = excluded.events, checksum = excluded.checksum,
     moment = excluded.moment, token = excluded.token, owner_id = excluded.owner_id, owner_host = excluded.owner_host,
     owner_boot = excluded.owner_boot, owner_pid = excluded.owner_pid, attempts = excluded.attempts,
-    halt = excluded.halt;
+    halt = excluded.halt, requests = excluded.requests, described_at = excluded.described_at;
 
 -- name: hand_run_over
 -- Change the owner and the halt of an existing run. Indexes of other columns are not touched.
@@ -66,7 +149,9 @@ RETURNING head;
 -- the run has.
 UPDATE runs SET
     head = %(head)s, position = %(position)s, settled = %(settled)s, status = %(status)s, wake_at = %(wake_at)s,
-    events = %(events)s, checksum = %(checksum)s, moment = %(moment)s, attempts = 0, checkpoints = checkpoints + 1
+    events = %(events)s, checksum = %(checksum)s, moment = %(moment)s, attempts = 0, checkpoints = checkpoints + 1,
+    version = %(version)s,
+    supersteps = %(supersteps)s, spent = %(spent)s, requests = %(requests)s, described_at = %(described_at)s
 WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND token = %(token)s AND owner_id = %(owner_id)s
     AND head IS NOT DISTINCT FROM %(before)s
     AND NOT EXISTS (SELECT 1 FROM checkpoints WHERE tenant = %(tenant)s AND checkpoint_id = %(head)s)
@@ -76,7 +161,9 @@ RETURNING records, commands;
 -- Commit to a run whose status does not change.
 UPDATE runs SET
     head = %(head)s, position = %(position)s, events = %(events)s, checksum = %(checksum)s, moment = %(moment)s,
-    attempts = 0, checkpoints = checkpoints + 1
+    attempts = 0, checkpoints = checkpoints + 1,
+    version = %(version)s,
+    supersteps = %(supersteps)s, spent = %(spent)s, requests = %(requests)s, described_at = %(described_at)s
 WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND token = %(token)s AND owner_id = %(owner_id)s
     AND head IS NOT DISTINCT FROM %(before)s
     AND NOT EXISTS (SELECT 1 FROM checkpoints WHERE tenant = %(tenant)s AND checkpoint_id = %(head)s)

@@ -201,7 +201,8 @@ _APPLICATION = "perdure"
 def migrate(connection: Connection, target: Target) -> None:
     """Migrate the schema. Any number of processes may do so at once. Raises WorkflowCheckpointException."""
     _require_usable(connection, target)
-    if _version(connection, target) == len(migrations("postgres")):
+    additive = migrations("postgres", additive=True)
+    if _version(connection, target) == len(migrations("postgres")) and _additions(connection, target) >= len(additive):
         return
     with connection.transaction():
         # One process migrates. The others wait and find nothing left to do.
@@ -213,6 +214,11 @@ def migrate(connection: Connection, target: Target) -> None:
             _create_version_table(connection, target)
         for script in migrations("postgres")[version:]:
             connection.execute(script.encode())
+        for number, script in enumerate(additive, start=1):
+            if number > _additions(connection, target):
+                connection.execute(script.encode())
+                connection.execute("CREATE TABLE IF NOT EXISTS schema_additions (number BIGINT NOT NULL)")
+                connection.execute("INSERT INTO schema_additions (number) VALUES (%s)", [number])
         connection.execute("UPDATE schema_version SET version = %s", [len(migrations("postgres"))])
 
 
@@ -255,6 +261,18 @@ def _version(connection: Connection, target: Target) -> int:
             f"{target.place!r} has schema version {version}, this perdure knows {known}; upgrade perdure to open it"
         )
     return version
+
+
+def _additions(connection: Connection, target: Target) -> int:
+    """Return the number of additive migrations that were made."""
+    found = connection.execute(
+        "SELECT 1 AS found FROM information_schema.tables WHERE table_schema = %s AND table_name = 'schema_additions'",
+        [target.schema],
+    ).fetchone()
+    if found is None:
+        return 0
+    row = connection.execute("SELECT coalesce(max(number), 0)::BIGINT AS number FROM schema_additions").fetchone()
+    return 0 if row is None else int(row["number"])
 
 
 def _create_version_table(connection: Connection, target: Target) -> None:

@@ -110,6 +110,7 @@ class SqlBackend(Tables):
                     # It died before its first commit.
                     self.drop_run(run_id)
                 self.execute("put_run", **rows.run_columns(acquired))
+                self.put_tags(acquired.record)
         self._known[run_id] = acquired
         return lease
 
@@ -298,6 +299,7 @@ class SqlBackend(Tables):
                     raise rules.duplicate_checkpoint_error(each.manifest.checkpoint_id)
             token = self.number("next_token", above=state.token if state else 0)
             self.execute("put_run", **rows.run_columns(rules.restored_state(archive, token=token)))
+            self.put_tags(record)
             self.put_blobs(archive.blobs)
             checkpoints = [
                 rows.checkpoint_columns(each, rules.moment(each.manifest.timestamp)) for each in archive.checkpoints

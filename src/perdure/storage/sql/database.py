@@ -21,7 +21,7 @@ Sync: TypeAlias = Literal["always", "as chosen", "later"]
 
 Dialect: TypeAlias = Literal["sqlite", "postgres"]
 
-_HEADING = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_HEADING = re.compile(r"^-- name: (\+?\w+)$", re.MULTILINE)
 _STORAGE = resources.files("perdure.storage")
 
 
@@ -32,10 +32,25 @@ def named_statements(dialect: Dialect) -> Mapping[str, str]:
     return {name: text.strip() for name, text in zip(pieces[::2], pieces[1::2], strict=True)}
 
 
+def statement_text(statements: Mapping[str, str], name: str) -> str:
+    """Return a statement by name: `runs`, or `runs+workflow+newest` with the lines `+workflow` and `+newest` added."""
+    first, *further = name.split("+")
+    if not further:
+        return statements[first]
+    return "\n".join([statements[first].removesuffix(";"), *(statements[f"+{each}"] for each in further)])
+
+
 @functools.cache
-def migrations(dialect: Dialect) -> Sequence[str]:
-    """Return the scripts that lead from an empty database to the present schema. The first one is number 1."""
-    files = sorted((_STORAGE / dialect / "migrations").iterdir(), key=lambda file: file.name)
+def migrations(dialect: Dialect, *, additive: bool = False) -> Sequence[str]:
+    """Return the scripts that lead from an empty database to the present schema. The first one is number 1.
+
+    Additive ones follow the others and are counted by themselves. A release that does not know them can use the
+    database nevertheless.
+    """
+    folder = _STORAGE / dialect / "migrations"
+    if additive:
+        folder /= "additive"
+    files = sorted((file for file in folder.iterdir() if file.is_file()), key=lambda file: file.name)
     for number, file in enumerate(files, start=1):
         assert file.name.startswith(f"{number:04}_"), f"{file.name} is not migration {number}"
     return [file.read_text("utf-8") for file in files]

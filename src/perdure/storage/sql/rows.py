@@ -37,6 +37,8 @@ _RUN_COLUMNS = (
 )
 """The columns of a run that its checksum covers, in this order, which is stored: never change it."""
 _run_values = attrgetter(*_RUN_COLUMNS)
+_FACTS = ("parent_run_id", "tags", "version", "supersteps", "spent", "moment")
+"""Columns of a run that its checksum does not cover: they serve listings alone."""
 
 _MANIFEST_COLUMNS = (
     "checkpoint_id",
@@ -78,10 +80,14 @@ def read_run(row: Row) -> RunState:
         owner=None if row["owner_id"] is None else read_owner(row),
         halt=None if row["halt"] is None else _read_halt(row),
         attempts=row["attempts"],
+        # A process of an earlier release commits without counting requests.
+        requests=row["requests"] if row["described_at"] == row["position"] else None,
+        commands=row["commands"],
+        **{name: row[name] for name in _FACTS},
     )
     if row["checksum"] not in {None, _run_checksum(record)}:
         raise CheckpointDamagedError(str(record.run_id), "the record of the run is not what was written")
-    return RunState(record, token=row["token"], moment=row["moment"])
+    return RunState(record, token=row["token"])
 
 
 def readable_runs(found: Iterable[Row]) -> Iterator[tuple[RunRecord, Row]]:
@@ -127,9 +133,14 @@ def run_columns(state: RunState) -> dict[str, object]:
     return {
         **dict(zip(_RUN_COLUMNS, _run_values(state.record), strict=True)),
         "checksum": _run_checksum(state.record),
-        "moment": state.moment,
+        **{name: getattr(state.record, name) for name in _FACTS},
+        **_description(state.record),
         **lease_columns(state),
     }
+
+
+def _description(record: RunRecord) -> dict[str, object]:
+    return {"requests": record.requests, "described_at": None if record.requests is None else record.position}
 
 
 def lease_columns(state: RunState) -> dict[str, object]:
@@ -164,7 +175,11 @@ def commit_columns(state: RunState, *, before: str | None, tenant: str) -> dict[
         "wake_at": record.wake_at,
         "events": record.events,
         "checksum": _run_checksum(record),
-        "moment": state.moment,
+        "moment": record.moment,
+        "version": record.version,
+        "supersteps": record.supersteps,
+        "spent": record.spent,
+        **_description(record),
     }
 
 

@@ -12,12 +12,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, get_args
 
 from perdure.errors import BlobDamagedError, CheckpointDamagedError, CheckpointNotFoundError
-from perdure.records import HaltKind
+from perdure.records import HaltKind, RunQuery
 from perdure.storage import rules
 from perdure.storage.sql import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from perdure.records import Blob, Command, EventBatch, JournalRecord, Manifest, RunRecord, RunStatus
     from perdure.storage.rules import RunState
@@ -83,20 +83,48 @@ class Tables:
 
     def runs(self, *, workflow_name: str | None, status: RunStatus | None) -> Sequence[RunRecord]:
         """Return runs in the order in which they began."""
-        if status in _HALTED:
-            found = self.execute("runs_halted")
-        elif workflow_name is not None:
-            found = self.execute("runs_of_workflow", workflow_name=workflow_name)
-        elif status is not None:
-            found = self.execute("runs_of_status", status=status)
+        return self.list_runs(RunQuery(workflow_name, None if status is None else (status,)))
+
+    def list_runs(self, query: RunQuery) -> Sequence[RunRecord]:
+        """Return the runs that a query selects."""
+        names, values = _conditions(query)
+        if query.after is not None:
+            names.append(f"after_{query.order}")
+            values["after"] = query.after
+        limit = _NO_LIMIT if query.limit is None else query.limit
+        # Few runs have a tag: sort them, instead of reading all runs in order.
+        order = f"{query.order}_of_few" if query.tags and query.order != "updated" else query.order
+        found = self.execute("+".join(["runs", *names, order]), limit=limit, **values).fetchall()
+        return [rows.read_run(row).record for row in found]
+
+    def count_runs(self, query: RunQuery) -> Mapping[str, int]:
+        """Return how many of the selected runs have which status."""
+        names, values = _conditions(query)
+        if not names:
+            # Without conditions, an index counts the runs that are not halted.
+            found = [*self.execute("count_by_status").fetchall(), *self.execute("count_by_halt").fetchall()]
         else:
-            found = self.execute("runs")
-        records = [rows.read_run(row).record for row in found.fetchall()]
-        return [
-            record
-            for record in records
-            if workflow_name in {None, record.workflow_name} and status in {None, record.run_status}
-        ]
+            found = self.execute("+".join(["status_counts", *names, "by_status"]), **values).fetchall()
+        return {row["status"]: row["number"] for row in found}
+
+    def manifests_of(self, checkpoint_ids: Collection[str]) -> Mapping[str, Manifest]:
+        """Return several checkpoints by id."""
+        places = [(each, rows.name_columns(each)) for each in checkpoint_ids]
+        usual = [[place["of_run"], place["at"]] for _, place in places if place["at"] is not None]
+        found = {
+            row["checkpoint_id"]: row for row in self.execute("checkpoints_at", places=json.dumps(usual)).fetchall()
+        }
+        for checkpoint_id in checkpoint_ids:
+            # Only ids that users chose have another form.
+            row = found.get(checkpoint_id) or self.find_checkpoint(checkpoint_id)
+            if row is not None:
+                found[checkpoint_id] = row
+        return {each: rows.read_manifest(found[each]) for each in checkpoint_ids if each in found}
+
+    def put_tags(self, record: RunRecord) -> None:
+        """Make a new run searchable by its tags."""
+        tags: dict[str, str] = json.loads(record.tags or "{}")
+        self.put("put_tag", [{"run_id": record.run_id, "name": name, "value": tags[name]} for name in tags])
 
     def readable_runs(self, name: str, *, limit: int, **values: object) -> Sequence[tuple[RunRecord, Row]]:
         """Return the first undamaged runs of a statement. A damaged one is an error for whoever asks for it by id."""
@@ -250,3 +278,41 @@ class Tables:
             else str(row["data"]).encode("utf-8", "surrogateescape")
             for row in self.blob_rows(roots)
         }
+
+
+def _conditions(query: RunQuery) -> tuple[list[str], dict[str, object]]:
+    """Return the names of the lines that a query adds to a statement, and their values."""
+    names: list[str] = []
+    values: dict[str, object] = {}
+    for name, value in (
+        ("workflow", query.workflow_name),
+        ("created_after", query.created_after),
+        ("created_before", query.created_before),
+        ("updated_after", query.updated_after),
+        ("updated_before", query.updated_before),
+        ("parent", query.parent_run_id),
+    ):
+        if value is not None:
+            names.append(name)
+            values["workflow_name" if name == "workflow" else name] = value
+    if query.statuses is not None and len(query.statuses) == 1:
+        values["status"] = query.statuses[0]
+        names.append("halt" if query.statuses[0] in _HALTED else "status")
+    elif query.statuses is not None:
+        names.append("statuses")
+        values["statuses"] = json.dumps(query.statuses)
+    if len(query.tags) == 1:
+        names.append("tag")
+        [(values["tag_name"], values["tag_value"])] = query.tags.items()
+    elif query.tags:
+        names.append("tags")
+        values["tags"] = json.dumps(dict(query.tags))
+    if query.error is not None:
+        names.append("error")
+        escaped = query.error
+        for character in "!%_":
+            escaped = escaped.replace(character, f"!{character}")
+        values["error"] = f"%{escaped}%"
+    if query.has_requests:
+        names.append("requests")
+    return names, values

@@ -115,12 +115,12 @@ class GroupWrite:
                 continue
             run_id, commit, events = each.lease.run_id, each.commit, each.commit.events
             self.states[run_id] = after
-            self.checkpoints[commit.manifest.checkpoint_id] = rows.checkpoint_columns(commit, after.moment)
+            self.checkpoints[commit.manifest.checkpoint_id] = rows.checkpoint_columns(commit, after.record.moment)
             self.blobs.update((blob.hash, blob) for blob in commit.blobs)
             batch = rules.number_events(before, commit)
             if batch is not None and events is not None:
                 self.blobs.update((blob.hash, blob) for blob in events.blobs)
-                self.batches.append(rows.event_columns(batch, after.moment))
+                self.batches.append(rows.event_columns(batch, after.record.moment))
             if row["records"]:
                 self.pruned += self.tables.drop_journal(run_id)
             each.error, each.newest_command = None, 0

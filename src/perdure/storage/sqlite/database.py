@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from perdure.errors import WorkflowCheckpointException
-from perdure.storage.sql.database import migrations, named_statements
+from perdure.storage.sql.database import migrations, named_statements, statement_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -113,7 +113,7 @@ class SqliteDatabase:
 
     def execute(self, name: str, /, **parameters: object) -> sqlite3.Cursor:
         """Run a statement."""
-        statement = self._statements[name]
+        statement = self._statements.get(name) or _statement(name)
         return self._connection.execute(statement.text, statement.places(parameters))
 
     def execute_many(self, name: str, rows: Sequence[Mapping[str, object]], /) -> None:
@@ -191,6 +191,11 @@ def _statements() -> Mapping[str, _Statement]:
     return {name: _in_order(text) for name, text in named_statements("sqlite").items()}
 
 
+@functools.cache
+def _statement(name: str) -> _Statement:
+    return _in_order(statement_text(named_statements("sqlite"), name))
+
+
 def _in_order(text: str) -> _Statement:
     # Without comments, equal statements are prepared once.
     bare = _COMMENT.sub("", text).strip()
@@ -247,15 +252,19 @@ def _require_sound(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    known = len(migrations("sqlite"))
-    if _version(connection, path) == known:
+    known, additive = len(migrations("sqlite")), migrations("sqlite", additive=True)
+    if _version(connection, path) == known and _additions(connection) >= len(additive):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
         # Read the version again: another process may have been faster.
-        for script in migrations("sqlite")[_version(connection, path) :]:
-            for statement in split(script):
-                connection.execute(statement)
+        _run(connection, migrations("sqlite")[_version(connection, path) :])
+        _run(connection, additive[_additions(connection) :])
+        connection.execute(
+            "INSERT INTO counters (tenant, name, value) VALUES ('', 'additions', ?) "
+            "ON CONFLICT (tenant, name) DO UPDATE SET value = max(value, excluded.value)",
+            [len(additive)],
+        )
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID:d}")
         connection.execute(f"PRAGMA user_version = {known:d}")
         connection.execute("COMMIT")
@@ -263,6 +272,18 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _run(connection: sqlite3.Connection, scripts: Sequence[str]) -> None:
+    for script in scripts:
+        for statement in split(script):
+            connection.execute(statement)
+
+
+def _additions(connection: sqlite3.Connection) -> int:
+    """Return the number of additive migrations that were made."""
+    query = "SELECT coalesce(max(value), 0) FROM counters WHERE tenant = '' AND name = 'additions'"
+    return _pragma(connection, query)
 
 
 def split(script: str) -> Iterator[str]:

@@ -12,37 +12,122 @@ SELECT * FROM runs WHERE tenant = :tenant AND run_id = :run_id;
 SELECT * FROM runs WHERE tenant = :tenant AND run_id = :run_id;
 
 -- name: runs
-SELECT * FROM runs WHERE tenant = :tenant AND head IS NOT NULL ORDER BY began;
+-- Runs that have begun. The names of further lines, joined by "+", add their conditions and the order.
+SELECT * FROM runs WHERE tenant = :tenant AND head IS NOT NULL;
 
--- name: runs_of_workflow
-SELECT * FROM runs WHERE tenant = :tenant AND workflow_name = :workflow_name AND head IS NOT NULL ORDER BY began;
+-- name: status_counts
+-- Takes the same further lines as `runs`.
+SELECT coalesce(json_extract(halt, '$.kind'), status) AS status, count(*) AS number
+FROM runs WHERE tenant = :tenant AND head IS NOT NULL;
 
--- name: runs_of_status
--- The status in which their heads leave them.
-SELECT * FROM runs
-WHERE tenant = :tenant AND status = :status AND halt IS NULL AND head IS NOT NULL
-ORDER BY began;
+-- name: +workflow
+AND workflow_name = :workflow_name
 
--- name: runs_halted
-SELECT * FROM runs WHERE tenant = :tenant AND halt IS NOT NULL AND head IS NOT NULL ORDER BY began;
+-- name: +status
+AND halt IS NULL AND status = :status
+
+-- name: +halt
+AND halt IS NOT NULL AND json_extract(halt, '$.kind') = :status
+
+-- name: +statuses
+AND coalesce(json_extract(halt, '$.kind'), status) IN (SELECT value FROM json_each(:statuses))
+
+-- name: +tag
+AND run_id IN (SELECT run_id FROM run_tags WHERE tenant = :tenant AND name = :tag_name AND value = :tag_value)
+
+-- name: +tags
+AND NOT EXISTS (
+    SELECT 1 FROM json_each(:tags) AS wanted
+    WHERE NOT EXISTS (
+        SELECT 1 FROM run_tags
+        WHERE tenant = :tenant AND name = wanted.key AND value = wanted.value AND run_tags.run_id = runs.run_id
+    )
+)
+
+-- name: +created_after
+AND created_at >= :created_after
+
+-- name: +created_before
+AND created_at < :created_before
+
+-- name: +updated_after
+AND moment >= :updated_after
+
+-- name: +updated_before
+AND moment < :updated_before
+
+-- name: +error
+AND json_extract(halt, '$.reason') LIKE :error ESCAPE '!'
+
+-- name: +parent
+AND parent_run_id = :parent
+
+-- name: +requests
+AND settled = 0 AND (requests IS NULL OR requests > 0 OR described_at IS NOT position)
+
+-- name: +after_oldest
+AND began > (SELECT began FROM runs WHERE tenant = :tenant AND run_id = :after)
+
+-- name: +after_newest
+AND began < (SELECT began FROM runs WHERE tenant = :tenant AND run_id = :after)
+
+-- name: +after_updated
+AND (coalesce(moment, 0), began) < (
+    SELECT coalesce(moment, 0), began FROM runs WHERE tenant = :tenant AND run_id = :after
+)
+
+-- name: +oldest
+ORDER BY began LIMIT :limit
+
+-- name: +newest
+ORDER BY began DESC LIMIT :limit
+
+-- name: +updated
+ORDER BY coalesce(moment, 0) DESC, began DESC LIMIT :limit
+
+-- name: +oldest_of_few
+ORDER BY +began LIMIT :limit
+
+-- name: +newest_of_few
+ORDER BY +began DESC LIMIT :limit
+
+-- name: +by_status
+GROUP BY 1
+
+-- name: put_tag
+INSERT INTO run_tags (tenant, name, value, run_id) VALUES (:tenant, :name, :value, :run_id);
+
+-- name: checkpoints_at
+-- The checkpoints with these runs and positions.
+SELECT checkpoints.* FROM json_each(:places) AS place
+CROSS JOIN checkpoints ON checkpoints.tenant = :tenant AND checkpoints.run_id = json_extract(place.value, '$[0]')
+    AND checkpoints.position = json_extract(place.value, '$[1]');
+
+-- name: count_by_status
+SELECT status, count(*) AS number FROM runs WHERE tenant = :tenant AND halt IS NULL GROUP BY status;
+
+-- name: count_by_halt
+SELECT json_extract(halt, '$.kind') AS status, count(*) AS number FROM runs WHERE tenant = :tenant AND halt IS NOT NULL GROUP BY 1;
 
 -- name: put_run
 -- Insert or update a run. Replacing the row would delete its checkpoints. Columns that never change are not updated,
 -- so that their indexes are not touched.
 INSERT INTO runs (
     tenant, run_id, workflow_name, created_at, nonce, input_digest, parent_checkpoint_id, head, position, settled,
-    status, wake_at, events, checksum, moment, token, began, owner_id, owner_host, owner_boot, owner_pid, attempts, halt
+    status, wake_at, events, checksum, moment, token, began, owner_id, owner_host, owner_boot, owner_pid, attempts, halt,
+    parent_run_id, tags, version, supersteps, spent, requests, described_at
 ) VALUES (
     :tenant, :run_id, :workflow_name, :created_at, :nonce, :input_digest, :parent_checkpoint_id, :head, :position,
     :settled, :status, :wake_at, :events, :checksum, :moment, :token, :token, :owner_id, :owner_host, :owner_boot,
-    :owner_pid, :attempts, :halt
+    :owner_pid, :attempts, :halt, :parent_run_id, :tags, :version, :supersteps,
+    :spent, :requests, :described_at
 )
 ON CONFLICT (tenant, run_id) DO UPDATE SET
     nonce = excluded.nonce, head = excluded.head, position = excluded.position, settled = excluded.settled,
     status = excluded.status, wake_at = excluded.wake_at, events = excluded.events, checksum = excluded.checksum,
     moment = excluded.moment, token = excluded.token, owner_id = excluded.owner_id, owner_host = excluded.owner_host,
     owner_boot = excluded.owner_boot, owner_pid = excluded.owner_pid, attempts = excluded.attempts,
-    halt = excluded.halt;
+    halt = excluded.halt, requests = excluded.requests, described_at = excluded.described_at;
 
 -- name: hand_run_over
 -- Change the owner and the halt of an existing run. Indexes of other columns are not touched.
@@ -63,7 +148,9 @@ RETURNING head;
 -- in that id. Return how many journal records and commands the run has.
 UPDATE runs SET
     head = :head, position = :position, settled = :settled, status = :status, wake_at = :wake_at, events = :events,
-    checksum = :checksum, moment = :moment, attempts = 0, checkpoints = checkpoints + 1
+    checksum = :checksum, moment = :moment, attempts = 0, checkpoints = checkpoints + 1,
+    version = :version,
+    supersteps = :supersteps, spent = :spent, requests = :requests, described_at = :described_at
 WHERE tenant = :tenant AND run_id = :run_id AND token = :token AND owner_id = :owner_id AND head IS :before
     AND NOT EXISTS (
         SELECT 1 FROM checkpoints
@@ -79,7 +166,9 @@ RETURNING records, commands;
 -- Commit to a run whose status does not change. Indexes of the status are not touched.
 UPDATE runs SET
     head = :head, position = :position, events = :events, checksum = :checksum, moment = :moment, attempts = 0,
-    checkpoints = checkpoints + 1
+    checkpoints = checkpoints + 1,
+    version = :version,
+    supersteps = :supersteps, spent = :spent, requests = :requests, described_at = :described_at
 WHERE tenant = :tenant AND run_id = :run_id AND token = :token AND owner_id = :owner_id AND head IS :before
     AND NOT EXISTS (
         SELECT 1 FROM checkpoints
