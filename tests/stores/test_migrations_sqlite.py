@@ -116,6 +116,7 @@ def as_former(path: Path, former: Path) -> None:
         for table in ("checkpoints", "parts", "journal", "inbox", "events", "counters", "runs"):
             columns = ", ".join(row[1] for row in connection.execute(f"PRAGMA main.table_info({table})"))
             connection.execute(f"INSERT OR REPLACE INTO main.{table} ({columns}) SELECT {columns} FROM present.{table}")
+        connection.execute("DELETE FROM main.counters WHERE name = 'additions'")
         connection.execute("UPDATE main.sqlite_sequence SET seq = 99 WHERE name = 'checkpoints'")
 
 

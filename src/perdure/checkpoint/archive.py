@@ -119,13 +119,27 @@ _EXPECTS = _Kind(
 # A run is closed only in the store that it leaves.
 _HALT_KIND = _Kind(lambda value: value in get_args(HaltKind) and value != "exported")
 
-_TAGS = _Kind(
-    lambda value: (
-        isinstance(value, dict) and all(isinstance(tag, str) for tag in cast("dict[str, Any]", value).values())
-    ),
-    lambda value: json.dumps(value, sort_keys=True),
-    json.loads,
-)
+_COUNT_OR_NONE = _Kind(lambda value: value is None or _NUMBER.is_valid(value))
+
+
+def _is_object_text(value: Any, kind: tuple[type, ...]) -> bool:
+    """Return whether a value is None, or the text of a JSON object of such values."""
+    try:
+        members: Any = {} if value is None else json.loads(value)
+    except (TypeError, ValueError):
+        return False
+    return isinstance(members, dict) and all(type(each) in kind for each in cast("dict[str, Any]", members).values())
+
+
+# What listings show of a run, where the store that it leaves knows it.
+_FACTS = {
+    "parent_run_id": _TEXT_OR_NONE,
+    "tags": _Kind(lambda value: _is_object_text(value, (str,))),
+    "version": _COUNT_OR_NONE,
+    "supersteps": _NUMBER,
+    "requests": _COUNT_OR_NONE,
+    "spent": _Kind(lambda value: _is_object_text(value, (int, float))),
+}
 _HALT = {"kind": _HALT_KIND, "at": _TEXT, "reason": _TEXT, "data": _DATA}
 
 # By type of line: its members, in order.
@@ -219,8 +233,7 @@ def _members(archive: Archive) -> Iterator[tuple[str, dict[str, Any]]]:
     run = _written(_LINES["run"], record)
     if record.halt is not None:
         run["halt"] = _written(_HALT, record.halt)
-    if record.tags is not None:
-        run["tags"] = _TAGS.write(record.tags)
+    run["facts"] = _written(_FACTS, record)
     yield "run", {**run, "checksum": _run_checksum({"type": "run", **run})}
     for checkpoint in archive.checkpoints:
         yield "checkpoint", _checkpoint_members(checkpoint)
@@ -265,6 +278,13 @@ def halt_before(note: bytes) -> Halt | None:
     return _read_halt(fields)
 
 
+def _read_facts(line: Mapping[str, Any]) -> dict[str, Any]:
+    facts = line.get("facts", {})
+    if not isinstance(facts, dict):
+        raise DamagedExportError("its 'facts' are invalid")
+    return _read(_FACTS, cast("dict[str, Any]", facts)) if facts else {}
+
+
 def _read_halt(line: Mapping[str, Any]) -> Halt | None:
     halt = line.get("halt")
     if halt is None:
@@ -307,8 +327,7 @@ class _Gathered:
     def _add(self, kind: str, line: dict[str, Any], values: dict[str, Any]) -> str:
         """Add what a line says, and return the checksum that it should have."""
         if kind == "run" or self.record is None:
-            tags = _read({"tags": _TAGS}, line) if "tags" in line else {}
-            self.record = RunRecord(**values, **tags, owner=None, halt=_read_halt(line))
+            self.record = RunRecord(**values, **_read_facts(line), owner=None, halt=_read_halt(line))
             return _run_checksum(line)
         run_id = self.record.run_id
         match kind:

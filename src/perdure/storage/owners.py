@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.clock import SystemClock
+from perdure.data_classes import new_dict
 from perdure.records import Owner
 from perdure.storage.disk import boot_id
 
@@ -134,10 +135,10 @@ def _uptime() -> float:
 
 @dataclass(slots=True)
 class _Process:
-    """This process as others see it. A forked child starts with a new one."""
+    """The present process as others see it. A forked child starts with a new one."""
 
     owner: Owner | None = None
-    held: dict[Path, LockFile] = field(default_factory=lambda: {})
+    held: dict[Path, LockFile] = field(default_factory=new_dict)
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
 

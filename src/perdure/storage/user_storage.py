@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from perdure.checkpoint import Source, StoredCheckpoint, WorkflowCheckpoint, is_settled, origin_of
 from perdure.codec import DamagedPartError, loads, references
+from perdure.data_classes import new_dict
 from perdure.errors import (
     CheckpointDamagedError,
     CheckpointNotFoundError,
@@ -46,7 +47,7 @@ class _RunMemory:
 
     begun: NewRun | None = None
     head: Manifest | None = None
-    blobs: Mapping[str, bytes] = field(default_factory=lambda: {})
+    blobs: Mapping[str, bytes] = field(default_factory=new_dict)
 
 
 _Memory: TypeAlias = "OrderedDict[str, _RunMemory]"

@@ -116,19 +116,21 @@ SELECT (halt::JSON ->> 'kind') AS status, count(*) AS number FROM runs WHERE ten
 INSERT INTO runs (
     tenant, run_id, workflow_name, created_at, nonce, input_digest, parent_checkpoint_id, head, position, settled,
     status, wake_at, events, checksum, moment, token, began, owner_id, owner_host, owner_boot, owner_pid, attempts, halt,
-    parent_run_id, tags, version, supersteps, spent, requests, described_at
+    parent_run_id, tags, version, supersteps, spent, requests, described_at,
+    facts_checksum
 ) VALUES (
     %(tenant)s, %(run_id)s, %(workflow_name)s, %(created_at)s, %(nonce)s, %(input_digest)s, %(parent_checkpoint_id)s, %(head)s, %(position)s,
     %(settled)s, %(status)s, %(wake_at)s, %(events)s, %(checksum)s, %(moment)s, %(token)s, %(token)s, %(owner_id)s, %(owner_host)s, %(owner_boot)s,
     %(owner_pid)s, %(attempts)s, %(halt)s, %(parent_run_id)s, %(tags)s, %(version)s, %(supersteps)s,
-    %(spent)s, %(requests)s, %(described_at)s
+    %(spent)s, %(requests)s, %(described_at)s, %(facts_checksum)s
 )
 ON CONFLICT (tenant, run_id) DO UPDATE SET
     nonce = excluded.nonce, head = excluded.head, position = excluded.position, settled = excluded.settled,
     status = excluded.status, wake_at = excluded.wake_at, events = excluded.events, checksum = excluded.checksum,
     moment = excluded.moment, token = excluded.token, owner_id = excluded.owner_id, owner_host = excluded.owner_host,
     owner_boot = excluded.owner_boot, owner_pid = excluded.owner_pid, attempts = excluded.attempts,
-    halt = excluded.halt, requests = excluded.requests, described_at = excluded.described_at;
+    halt = excluded.halt, requests = excluded.requests, described_at = excluded.described_at,
+    facts_checksum = excluded.facts_checksum;
 
 -- name: hand_run_over
 -- Change the owner and the halt of an existing run. Indexes of other columns are not touched.
@@ -151,7 +153,8 @@ UPDATE runs SET
     head = %(head)s, position = %(position)s, settled = %(settled)s, status = %(status)s, wake_at = %(wake_at)s,
     events = %(events)s, checksum = %(checksum)s, moment = %(moment)s, attempts = 0, checkpoints = checkpoints + 1,
     version = %(version)s,
-    supersteps = %(supersteps)s, spent = %(spent)s, requests = %(requests)s, described_at = %(described_at)s
+    supersteps = %(supersteps)s, spent = %(spent)s, requests = %(requests)s, described_at = %(described_at)s,
+    facts_checksum = %(facts_checksum)s
 WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND token = %(token)s AND owner_id = %(owner_id)s
     AND head IS NOT DISTINCT FROM %(before)s
     AND NOT EXISTS (SELECT 1 FROM checkpoints WHERE tenant = %(tenant)s AND checkpoint_id = %(head)s)
@@ -163,7 +166,8 @@ UPDATE runs SET
     head = %(head)s, position = %(position)s, events = %(events)s, checksum = %(checksum)s, moment = %(moment)s,
     attempts = 0, checkpoints = checkpoints + 1,
     version = %(version)s,
-    supersteps = %(supersteps)s, spent = %(spent)s, requests = %(requests)s, described_at = %(described_at)s
+    supersteps = %(supersteps)s, spent = %(spent)s, requests = %(requests)s, described_at = %(described_at)s,
+    facts_checksum = %(facts_checksum)s
 WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND token = %(token)s AND owner_id = %(owner_id)s
     AND head IS NOT DISTINCT FROM %(before)s
     AND NOT EXISTS (SELECT 1 FROM checkpoints WHERE tenant = %(tenant)s AND checkpoint_id = %(head)s)

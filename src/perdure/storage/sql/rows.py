@@ -38,7 +38,8 @@ _RUN_COLUMNS = (
 """The columns of a run that its checksum covers, in this order, which is stored: never change it."""
 _run_values = attrgetter(*_RUN_COLUMNS)
 _FACTS = ("parent_run_id", "tags", "version", "supersteps", "spent", "moment")
-"""Columns of a run that its checksum does not cover: they serve listings alone."""
+"""Columns of a run for listings alone. They have a checksum of their own, which earlier releases do not write."""
+_fact_values = attrgetter("run_id", *_FACTS)
 
 _MANIFEST_COLUMNS = (
     "checkpoint_id",
@@ -80,13 +81,16 @@ def read_run(row: Row) -> RunState:
         owner=None if row["owner_id"] is None else read_owner(row),
         halt=None if row["halt"] is None else _read_halt(row),
         attempts=row["attempts"],
-        # A process of an earlier release commits without counting requests.
         requests=row["requests"] if row["described_at"] == row["position"] else None,
         commands=row["commands"],
         **{name: row[name] for name in _FACTS},
     )
     if row["checksum"] not in {None, _run_checksum(record)}:
         raise CheckpointDamagedError(str(record.run_id), "the record of the run is not what was written")
+    is_described = row["described_at"] == row["position"]
+    # A process of an earlier release commits without these columns.
+    if is_described and row["facts_checksum"] not in {None, _facts_checksum(record)}:
+        raise CheckpointDamagedError(str(record.run_id), "what its record says for listings is not what was written")
     return RunState(record, token=row["token"])
 
 
@@ -140,7 +144,12 @@ def run_columns(state: RunState) -> dict[str, object]:
 
 
 def _description(record: RunRecord) -> dict[str, object]:
-    return {"requests": record.requests, "described_at": None if record.requests is None else record.position}
+    checksum = _facts_checksum(record)
+    return {"requests": record.requests, "described_at": record.position, "facts_checksum": checksum}
+
+
+def _facts_checksum(record: RunRecord) -> str:
+    return digest(_compact_any([*_fact_values(record), record.requests]).encode("ascii"))
 
 
 def lease_columns(state: RunState) -> dict[str, object]:

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from perdure.data_classes import new_dict, new_list
 from perdure.errors import CheckpointWriteError, WorkflowException
 from perdure.storage import retention as retention_rules, rules
 from perdure.storage.group_commit import PendingCommit
@@ -40,11 +41,11 @@ class GroupWrite:
     retention: Retention | None
     """None if everything is kept."""
     clock: Clock
-    states: dict[str, rules.RunState] = field(default_factory=lambda: {})
+    states: dict[str, rules.RunState] = field(default_factory=new_dict)
     """Runs as this group leaves them."""
-    blobs: dict[str, Blob] = field(default_factory=lambda: {})
-    checkpoints: dict[str, dict[str, object]] = field(default_factory=lambda: {})
-    batches: list[dict[str, object]] = field(default_factory=lambda: [])
+    blobs: dict[str, Blob] = field(default_factory=new_dict)
+    checkpoints: dict[str, dict[str, object]] = field(default_factory=new_dict)
+    batches: list[dict[str, object]] = field(default_factory=new_list)
     pruned: int = 0
 
     def write(self, pending: Sequence[Pending]) -> None:

@@ -115,19 +115,21 @@ SELECT json_extract(halt, '$.kind') AS status, count(*) AS number FROM runs WHER
 INSERT INTO runs (
     tenant, run_id, workflow_name, created_at, nonce, input_digest, parent_checkpoint_id, head, position, settled,
     status, wake_at, events, checksum, moment, token, began, owner_id, owner_host, owner_boot, owner_pid, attempts, halt,
-    parent_run_id, tags, version, supersteps, spent, requests, described_at
+    parent_run_id, tags, version, supersteps, spent, requests, described_at,
+    facts_checksum
 ) VALUES (
     :tenant, :run_id, :workflow_name, :created_at, :nonce, :input_digest, :parent_checkpoint_id, :head, :position,
     :settled, :status, :wake_at, :events, :checksum, :moment, :token, :token, :owner_id, :owner_host, :owner_boot,
     :owner_pid, :attempts, :halt, :parent_run_id, :tags, :version, :supersteps,
-    :spent, :requests, :described_at
+    :spent, :requests, :described_at, :facts_checksum
 )
 ON CONFLICT (tenant, run_id) DO UPDATE SET
     nonce = excluded.nonce, head = excluded.head, position = excluded.position, settled = excluded.settled,
     status = excluded.status, wake_at = excluded.wake_at, events = excluded.events, checksum = excluded.checksum,
     moment = excluded.moment, token = excluded.token, owner_id = excluded.owner_id, owner_host = excluded.owner_host,
     owner_boot = excluded.owner_boot, owner_pid = excluded.owner_pid, attempts = excluded.attempts,
-    halt = excluded.halt, requests = excluded.requests, described_at = excluded.described_at;
+    halt = excluded.halt, requests = excluded.requests, described_at = excluded.described_at,
+    facts_checksum = excluded.facts_checksum;
 
 -- name: hand_run_over
 -- Change the owner and the halt of an existing run. Indexes of other columns are not touched.
@@ -150,7 +152,8 @@ UPDATE runs SET
     head = :head, position = :position, settled = :settled, status = :status, wake_at = :wake_at, events = :events,
     checksum = :checksum, moment = :moment, attempts = 0, checkpoints = checkpoints + 1,
     version = :version,
-    supersteps = :supersteps, spent = :spent, requests = :requests, described_at = :described_at
+    supersteps = :supersteps, spent = :spent, requests = :requests, described_at = :described_at,
+    facts_checksum = :facts_checksum
 WHERE tenant = :tenant AND run_id = :run_id AND token = :token AND owner_id = :owner_id AND head IS :before
     AND NOT EXISTS (
         SELECT 1 FROM checkpoints
@@ -168,7 +171,8 @@ UPDATE runs SET
     head = :head, position = :position, events = :events, checksum = :checksum, moment = :moment, attempts = 0,
     checkpoints = checkpoints + 1,
     version = :version,
-    supersteps = :supersteps, spent = :spent, requests = :requests, described_at = :described_at
+    supersteps = :supersteps, spent = :spent, requests = :requests, described_at = :described_at,
+    facts_checksum = :facts_checksum
 WHERE tenant = :tenant AND run_id = :run_id AND token = :token AND owner_id = :owner_id AND head IS :before
     AND NOT EXISTS (
         SELECT 1 FROM checkpoints
