@@ -476,7 +476,7 @@ class RunError(WorkflowRunnerException):
 
 
 class RunBusyError(RunError):
-    """Another living process is advancing the run."""
+    """A living process, which may be this one, is advancing the run."""
 
     def __init__(self, run_id: str, *, owner: str, advice: str | None = None) -> None:
         self.run_id = run_id
@@ -584,14 +584,15 @@ class RunUnfinishedError(RunError, RuntimeError):
 
 
 class LeaseLostError(RunError):
-    """Another process took over the lease on the run."""
+    """The lease is gone: somebody took it over, or it was released. `owner` holds it now, if anybody does."""
 
-    def __init__(self, run_id: str, *, owner: str) -> None:
+    def __init__(self, run_id: str, *, owner: str | None) -> None:
         self.run_id = run_id
         self.owner = owner
+        what = "has lost its lease, which nobody holds now" if owner is None else f"was taken over by {owner}"
         super().__init__(
-            f"run {run_id!r} was taken over by {owner}; this process can no longer write to it, "
-            "and nothing more was written; the other process continues the run, or resume it with run(run_id=...)"
+            f"run {run_id!r} {what}; this call can no longer write to it, and nothing more was written; "
+            "if no other process continues the run, resume it with run(run_id=...)"
         )
 
 

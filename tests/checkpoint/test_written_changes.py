@@ -190,8 +190,8 @@ def test_of_a_history_that_is_handed_on_what_was_added_is_brought(kind: Any, pla
         waiting: dict[str, Any] = {
             "deliveries": (delivered(number), one),
             "fan_in": {"group": {"a": one.values}},
-            "suspended": (Suspended(one, "2024-01-02", None),),
-            "delayed": (Delayed("2024-01-02", "a", "a#0/0", one.values[0], None, ("b",), ()),),
+            "suspended": (Suspended(one, "2024-01-02T00:00:00+00:00", None),),
+            "delayed": (Delayed("2024-01-02T00:00:00+00:00", "a", "a#0/0", one.values[0], None, ("b",), ()),),
         }
         chain.commit(Snapshot(turn=1, iteration=number, **{place: waiting[place]}))
         brought.append(sum(len(blob.data) for blob in chain.brought))
@@ -441,13 +441,13 @@ def _output(snapshot: Snapshot, name: str, value: object) -> Snapshot:
 
 
 def _wait(snapshot: Snapshot, name: str, value: object) -> Snapshot:
-    suspended = Suspended(replace(delivered(value), activation_id=name), "2024-01-01")
-    delayed = Delayed("2024-01-01", name, "s", kept(value), None, ("b",), ())
+    suspended = Suspended(replace(delivered(value), activation_id=name), "2024-01-01T00:00:00+00:00")
+    delayed = Delayed("2024-01-01T00:00:00+00:00", name, "s", kept(value), None, ("b",), ())
     return replace(snapshot, suspended=(*snapshot.suspended, suspended), delayed=(delayed,))
 
 
 def _answer(snapshot: Snapshot, name: str, value: object) -> Snapshot:
-    answered = snapshot.answered.extended([Answered(name, "2024-01-01", what=str(value))])
+    answered = snapshot.answered.extended([Answered(name, "2024-01-01T00:00:00+00:00", what=str(value))])
     return replace(snapshot, requests={}, answered=answered)
 
 
@@ -472,9 +472,9 @@ CHANGES: dict[str, Change] = {
     "ask": _ask,
     "answer": _answer,
     "wait": _wait,
-    "limit": _set(limits=Limits("2024-01-01", {"tokens": 1}, {})),
+    "limit": _set(limits=Limits("2024-01-01T00:00:00+00:00", {"tokens": 1}, {})),
     "unlimit": _set(limits=Limits()),
-    "cancel": _set(cancelled=Cancelled("2024-01-01", "ada")),
+    "cancel": _set(cancelled=Cancelled("2024-01-01T00:00:00+00:00", "ada")),
     "go on": lambda snapshot, name, value: replace(snapshot, cancelled=None, kwargs=kept({name: value})),
 }
 """What can happen to a run, each with a name and a value."""

@@ -97,9 +97,10 @@ async def test_a_damaged_checkpoint_is_an_error_wherever_it_is_met(tmp_path: Pat
     path = tmp_path / "runs.db"
     store = await store_with_a_run(path)
     change(path, damage)
-    for read in (store.manifest("r@1"), store.manifests(), store.manifests(run_id="r")):
+    for read in (store.manifest("r@1"), store.manifests(run_id="r")):
         with pytest.raises(CheckpointDamagedError, match="'r@1'"):
             await read
+    assert [manifest.checkpoint_id for manifest in await store.manifests()] == ["r@0"]
     with pytest.raises(CheckpointDamagedError, match="'r@1'"):
         await store.latest(workflow_name="flow")
     assert (await store.manifest("r@0")).position == 0
@@ -236,9 +237,12 @@ async def test_a_damaged_halt_is_an_error_that_names_the_run(tmp_path: Path, dam
     await store.release(await store.acquire("r"), halt=halted())
     assert (await store.runs(status="failed"))[0].halt == halted()
     change(path, f"UPDATE runs SET {damage}")
-    for read in (store.run("r"), store.runs(), store.acquire("r"), store.archive("r")):
+    for read in (store.run("r"), store.acquire("r"), store.archive("r")):
         with pytest.raises(CheckpointDamagedError, match=r"'r'.*halted"):
             await read
+    (listed,) = await store.runs()
+    assert listed.halt is not None
+    assert "halted" in listed.halt.reason
     await store.close()
 
 
@@ -429,9 +433,12 @@ async def test_a_damaged_run_does_not_stop_the_others(tmp_path: Path) -> None:
     busy = await RunDriver.start(store, clock, "busy")
     await busy.commit()
     assert await store.run("sound") is None
-    for look in (store.runs(), store.run("damaged 1")):
-        with pytest.raises(CheckpointDamagedError, match="'damaged 1'"):
-            await look
+    with pytest.raises(CheckpointDamagedError, match="'damaged 1'"):
+        await store.run("damaged 1")
+    listed = {record.run_id: record.halt for record in await store.runs()}
+    damage = listed["damaged 1"]
+    assert damage is not None
+    assert "not what was written" in damage.reason
     await store.close()
 
 

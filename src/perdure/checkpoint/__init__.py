@@ -25,6 +25,7 @@ from perdure.checkpoint.commands import (
     read_command,
     shown,
 )
+from perdure.checkpoint.documents import read_request
 from perdure.checkpoint.events import EventReader, event_batch
 from perdure.checkpoint.journal import (
     AskedRecord,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import typing_extensions
 
 from perdure.checkpoint.answer_check import Schema, check_against
-from perdure.codec import DamagedPartError, Kept, document, loads, read_document
+from perdure.codec import MALFORMED, DamagedPartError, Kept, document, loads, read_document
 from perdure.data_classes import value_class
 from perdure.errors import CheckpointDamagedError
 from perdure.records import Command
@@ -127,13 +127,20 @@ def read_command(command: Command, blobs: Mapping[str, bytes], *, checkpoint_id:
     try:
         tree = loads(command.data)
         return _read(command, tree, blobs, checkpoint_id)
-    except (DamagedPartError, KeyError, TypeError) as error:
+    except MALFORMED as error:
         reason = f"the command {command.id!r} in its inbox can't be read: {error or repr(error)}"
         raise CheckpointDamagedError(checkpoint_id, reason) from error
 
 
 def _read(command: Command, tree: dict[str, Any], blobs: Mapping[str, bytes], checkpoint_id: str) -> AnyCommand:
     at, by = tree["at"], tree["by"]
+    texts: dict[str, tuple[object, ...]] = {
+        "answer": (tree.get("request"), tree.get("shown")),
+        "message": (tree.get("target") or "",),
+        "cancel": (tree.get("reason") or "",),
+    }
+    if not all(isinstance(each, str) for each in (at, by, *texts.get(command.kind, ()))):
+        raise DamagedPartError("a text has another type")
     match command.kind:
         case "answer":
             value = _value(tree["value"], blobs, f"answer to request {tree['request']!r}", checkpoint_id)

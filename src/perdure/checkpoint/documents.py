@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import operator
 from dataclasses import field, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import unquote
 
-from perdure.checkpoint.commands import schema_of
+from perdure.checkpoint.commands import schema_of, shown
 from perdure.codec import (
     INLINE_LENGTH_MAX,
     Encoded,
     Kept,
     as_kept,
     decode,
+    form_codec,
     loads,
     read_document,
     references,
@@ -37,6 +39,8 @@ from perdure.kernel import (
     Suspended,
     Trail,
 )
+from perdure.typenames import describe, with_article
+from perdure.types import is_instance_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -48,8 +52,12 @@ OUTPUT_LENGTH_MAX = 256
 
 Tree: TypeAlias = dict[str, Any]
 
-Kind: TypeAlias = Literal["plain", "texts", "value", "values", "type", "request", "delivery", "event"]
-"""The kind of a member: plain data, a tuple of strings, one or more kept values, a type, or another document."""
+Kind: TypeAlias = Literal[
+    "text", "moment", "number", "flag", "texts", "value", "values", "type", "request", "delivery", "event"
+]
+"""The kind of a member: plain data of a form, a tuple of strings, one or more kept values, a type, another document."""
+
+_PLAIN: Mapping[Kind, type] = {"text": str, "moment": str, "number": int, "flag": bool}
 
 
 @value_class
@@ -58,8 +66,9 @@ class Member:
 
     attribute: str
     key: str
-    kind: Kind = "plain"
+    kind: Kind = "text"
     is_optional: bool = False
+    is_nullable: bool = False
 
 
 @value_class
@@ -84,7 +93,7 @@ class Layout:
         tree: Tree = {}
         for (key, kind, is_optional), part in zip(self._plan, self._parts(record), strict=True):
             if not (is_optional and (part is None or part is False or part == ())):
-                tree[key] = part if kind == "plain" else self._write_part(kind, part, codec, tree)
+                tree[key] = part if kind in _PLAIN else self._write_part(kind, part, codec, tree)
         return tree
 
     def _write_part(self, kind: Kind, part: Any, codec: Codec, tree: Tree) -> Any:
@@ -107,13 +116,31 @@ class Layout:
     def read(self, tree: Tree, reader: DocumentReader) -> Any:
         """Return the record of a document. Raises KeyError, TypeError or ValueError if it is damaged."""
         path = self.path.format_map(tree)
-        return self.cls(
-            **{
-                member.attribute: reader.read_part(member.kind, tree[member.key], path)
-                for member in self.members
-                if member.key in tree or not member.is_optional
-            }
-        )
+        parts: dict[str, Any] = {}
+        for member in self.members:
+            if member.key in tree or not member.is_optional:
+                part = tree[member.key]
+                if part is not None or member.kind not in _PLAIN or not (member.is_optional or member.is_nullable):
+                    part = reader.read_part(member.kind, part, path)
+                parts[member.attribute] = part
+        if self.cls is Delivery and "woken_at" not in parts and not (parts["values"] and parts["sources"]):
+            raise ValueError("a message has no value or no source")
+        return self.cls(**parts)
+
+
+def require_form(tree: Any, form: Any) -> Any:
+    """Return stored data if it has the form of a type expression. Raises TypeError."""
+    if not is_instance_of(tree, form):
+        raise TypeError(f"{shown(tree)} is not {with_article(describe(form))}")
+    return tree
+
+
+def require_moment(tree: Any) -> str:
+    """Return a stored moment. Raises TypeError or ValueError."""
+    text: str = require_form(tree, str)
+    if datetime.fromisoformat(text).astimezone(UTC).isoformat() != text:
+        raise ValueError(f"{text!r} is not a moment in UTC")
+    return text
 
 
 def inline(value: object, length_max: int = INLINE_LENGTH_MAX) -> Encoded:
@@ -130,8 +157,8 @@ REQUEST = Layout(
         Member("data", "data", "value"),
         Member("request_type", "request_type", "type"),
         Member("response_type", "response_type", "type"),
-        Member("opened_at", "opened_at", is_optional=True),
-        Member("deadline", "deadline", is_optional=True),
+        Member("opened_at", "opened_at", "moment", is_optional=True),
+        Member("deadline", "deadline", "moment", is_optional=True),
         Member("approves", "approves", is_optional=True),
         Member("resumes", "resumes", is_optional=True),
         Member("refusals", "refusals", "texts", is_optional=True),
@@ -147,29 +174,33 @@ DELIVERY = Layout(
         Member("sources", "sources", "texts"),
         Member("values", "values", "values"),
         Member("send", "send"),
-        Member("is_gathered", "gathered", is_optional=True),
+        Member("is_gathered", "gathered", "flag", is_optional=True),
         Member("asked_for", "asked_for", is_optional=True),
         Member("answers", "answers", "request", is_optional=True),
         Member("activation_id", "home", is_optional=True),
-        Member("woken_at", "woken_at", is_optional=True),
+        Member("woken_at", "woken_at", "moment", is_optional=True),
     ),
 )
 
 SUSPENDED = Layout(
     Suspended,
     "a suspended activation",
-    (Member("delivery", "delivery", "delivery"), Member("wake_at", "wake_at"), Member("awaits", "awaits")),
+    (
+        Member("delivery", "delivery", "delivery"),
+        Member("wake_at", "wake_at", "moment", is_nullable=True),
+        Member("awaits", "awaits", is_nullable=True),
+    ),
 )
 
 DELAYED = Layout(
     Delayed,
     "message of executor {source!r}",
     (
-        Member("due", "due"),
+        Member("due", "due", "moment"),
         Member("source_id", "source"),
         Member("send", "send"),
         Member("data", "value", "value"),
-        Member("asked_for", "asked_for"),
+        Member("asked_for", "asked_for", is_nullable=True),
         Member("targets", "targets", "texts"),
         Member("fan_ins", "fan_ins", "texts"),
     ),
@@ -182,7 +213,7 @@ OUTPUT = Layout(
         Member("executor_id", "executor"),
         Member("kind", "kind"),
         Member("data", "data", "value"),
-        Member("is_whole", "whole", is_optional=True),
+        Member("is_whole", "whole", "flag", is_optional=True),
     ),
     OUTPUT_LENGTH_MAX,
 )
@@ -195,7 +226,7 @@ EVENT = Layout(
         Member("executor_id", "executor_id", is_optional=True),
         Member("path", "path", "texts", is_optional=True),
         Member("request_id", "request_id", is_optional=True),
-        Member("iteration", "iteration", is_optional=True),
+        Member("iteration", "iteration", "number", is_optional=True),
         Member("lost", "lost", is_optional=True),
         Member("inner", "inner", "event", is_optional=True),
         Member("data", "data", "value", is_optional=True),
@@ -210,6 +241,15 @@ def request_tree(request: Request, codec: Codec) -> Tree:
     """Return the document of a request, with a schema for people and programs that answer without this program."""
     tree, schema = REQUEST.write(request, codec), schema_of(request.response_type)
     return tree if schema is None else {**tree, "schema": schema}
+
+
+def read_request(text: bytes, blobs: Mapping[str, bytes], request_id: str) -> Tree:
+    """Return the document of a request, without its types. Raises one of `MALFORMED` if it is damaged."""
+    tree: Tree = require_form(loads(text), dict[str, Any])
+    if REQUEST.read(tree, DocumentReader(form_codec(), blobs, "")).id != request_id:
+        raise ValueError(f"it is the request {tree['id']!r}")
+    require_form(tree.get("schema"), dict[str, Any] | None)
+    return tree
 
 
 def event_tree(event: PendingEvent, codec: Codec) -> Tree:
@@ -259,14 +299,16 @@ class DocumentReader:
     def read_part(self, kind: Kind, tree: Any, path: str) -> Any:
         """Decode a member of a document."""
         match kind:
-            case "plain":
-                return tree
+            case "text" | "number" | "flag":
+                return require_form(tree, _PLAIN[kind])
+            case "moment":
+                return require_moment(tree)
             case "texts":
-                return tuple(tree)
+                return tuple(require_form(tree, list[str]))
             case "value":
                 return self.inline(tree, path)
             case "values":
-                return tuple(self.inline(each, path) for each in tree)
+                return tuple(self.inline(each, path) for each in require_form(tree, list))
             case "type":
                 return decode(self.codec, self.inline(tree, path))
             case "request":
@@ -294,15 +336,18 @@ class DocumentReader:
         return entry if isinstance(entry, bytes) else verified(self.blobs, entry)
 
     def _all(self, tree: Tree, name: str, layout: Layout) -> tuple[Any, ...]:
-        return tuple(layout.read(each, self) for each in loads(self._text(tree[name]))) if name in tree else ()
+        return tuple(layout.read(each, self) for each in require_form(self._loaded(tree, name) or [], list))
+
+    def _loaded(self, tree: Tree, name: str) -> Any:
+        return loads(self._text(tree[name])) if name in tree else None
 
     def _values(self, tree: Tree, name: str, path: str) -> dict[str, Kept]:
         return {key: self.stored(entry, path.format(key)) for key, entry in tree.get(name, {}).items()}
 
     def snapshot(self, tree: Tree, counts: tuple[int, int, int] | None = None) -> Snapshot:
         """Decode a snapshot from its tree of entries. A sub-workflow has its counts in it."""
-        turn, iteration, since_input = loads(self._text(tree["counts"])) if counts is None else counts
-        fan_in: Tree = loads(self._text(tree["fan_in"])) if "fan_in" in tree else {}
+        turn, iteration, since_input = counts or require_form(self._loaded(tree, "counts"), list[int])
+        fan_in: Tree = self._loaded(tree, "fan_in") or {}
         return Snapshot(
             turn=turn,
             iteration=iteration,
@@ -326,7 +371,7 @@ class DocumentReader:
                 for request_id, entry in tree.get("request", {}).items()
             },
             answered=self.answered(tree),
-            received=self._trail(tree.get("received", {}), str),
+            received=self._trail(tree.get("received", {}), lambda each: require_form(each, str)),
             outputs=self._trail(tree.get("outputs", {}), lambda each: OUTPUT.read(each, self)),
             children={
                 unquote(executor_id): self.snapshot(child) for executor_id, child in tree.get("child", {}).items()
@@ -335,13 +380,13 @@ class DocumentReader:
             suspended=self._all(tree, "suspended", SUSPENDED),
             delayed=self._all(tree, "delayed", DELAYED),
             carried=self._values(tree, "carried", "record {!r}"),
-            cancelled=Cancelled(*loads(self._text(tree["cancelled"]))) if "cancelled" in tree else None,
-            limits=Limits(*loads(self._text(tree["limits"]))) if "limits" in tree else Limits(),
+            cancelled=_cancelled(*loads(self._text(tree["cancelled"]))) if "cancelled" in tree else None,
+            limits=_limits(*loads(self._text(tree["limits"]))) if "limits" in tree else Limits(),
         )
 
     def answered(self, tree: Tree) -> Trail[Answered]:
         """Decode the records of answered requests."""
-        return self._trail(tree.get("answered", {}), lambda record: Answered(*record))
+        return self._trail(tree.get("answered", {}), lambda record: Answered(*require_form(record, list[str | None])))
 
     def _trail(self, chunks: Mapping[str, Entry], read: Callable[[Any], Any]) -> Trail[Any]:
         in_order = [chunks[index] for index in sorted(chunks, key=int)]
@@ -356,7 +401,16 @@ class DocumentReader:
                 case {"~": "index", "chunks": inner}:
                     yield from self._chunks(inner)
                 case chunk:
-                    yield chunk
+                    yield require_form(chunk, list)
+
+
+def _cancelled(at: object, by: object = None, reason: object = None) -> Cancelled:
+    return Cancelled(require_moment(at), require_form(by, str | None), require_form(reason, str | None))
+
+
+def _limits(deadline: object = None, *amounts: object) -> Limits:
+    moment = None if deadline is None else require_moment(deadline)
+    return Limits(moment, *(require_form(each, dict[str, int | float]) for each in amounts))
 
 
 def tree_of(entries: Mapping[str, Entry]) -> Tree:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.checkpoint.documents import EVENT, DocumentReader, event_tree
-from perdure.codec import DamagedPartError, DataclassKind, as_kept, decode, document, loads, stored_name, stored_tree
+from perdure.codec import (
+    MALFORMED,
+    DamagedPartError,
+    DataclassKind,
+    as_kept,
+    decode,
+    document,
+    loads,
+    stored_name,
+    stored_tree,
+)
 from perdure.data_classes import value_class
 from perdure.errors import CheckpointDamagedError, IncompatibleTypeError, UntrustedTypeError
 from perdure.events import CheckpointInfo, Undecoded, WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
@@ -91,10 +101,10 @@ class EventReader:
         try:
             trees = loads(batch.data)
             if not isinstance(trees, list) or len(cast("list[object]", trees)) != batch.count:
-                raise DamagedPartError(f"there are not {batch.count} events")  # noqa: TRY301 - handled below
+                raise DamagedPartError(f"there are not {batch.count} events")
             numbered = enumerate(cast("list[Tree]", trees), start=batch.first)
             return [self._read(seq, tree, documents) for seq, tree in numbered if seq >= from_seq]
-        except (DamagedPartError, KeyError, TypeError, ValueError, AttributeError) as error:
+        except MALFORMED as error:
             reason = f"its events can't be read: {error or repr(error)}"
             raise CheckpointDamagedError(batch.checkpoint_id, reason) from error
 

@@ -20,9 +20,9 @@ from perdure.checkpoint.documents import (
 )
 from perdure.checkpoint.writer import PIECE_LENGTH_MAX, PIECES_LENGTH_MAX, Changes
 from perdure.codec import (
+    MALFORMED,
     Codec,
     CodedValues,
-    DamagedPartError,
     DataclassKind,
     Kept,
     Trust,
@@ -147,7 +147,7 @@ class JournalReader:
     def _read(self, data: bytes, read: Callable[[Any, DocumentReader], ReadT]) -> ReadT:
         try:
             return read(loads(data), DocumentReader(self.codec, self.blobs, self.checkpoint_id, brings_blobs=True))
-        except (DamagedPartError, KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             reason = f"its journal can't be read: {error or repr(error)}"
             raise CheckpointDamagedError(self.checkpoint_id, reason) from error
 
@@ -279,8 +279,8 @@ class StepRecord:
 
     @classmethod
     def _read(cls, kept: Kept, name: str) -> StepRecord:
-        tree = loads(kept.require_encoded().text)
         try:
+            tree = loads(kept.require_encoded().text)
             result = None
             if "result" in tree:
                 result = kept.inside(read_document(tree["result"]), f"result of step {name!r}")
@@ -296,8 +296,8 @@ class StepRecord:
                 tuple(RaisedRecord(type_, tuple(args)) for type_, *args in tree.get("raised", ())),
                 tree.get("sequential", False),
             )
-        except KeyError as error:
-            raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} lacks {error}") from error
+        except MALFORMED as error:
+            raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path}: {error!r}") from error
 
 
 @value_class
@@ -347,7 +347,7 @@ class AskedRecord:
 def _from_list(cls: type[PlainT], kept: Kept) -> PlainT:
     try:
         return cls(*plain_record(kept, list))
-    except TypeError as fault:
+    except MALFORMED as fault:
         raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path}: {fault}") from fault
 
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from perdure.checkpoint.documents import DocumentReader, tree_of
-from perdure.codec import DamagedPartError, Encoded, document, dumps, loads, verified
+from perdure.checkpoint.documents import DocumentReader, require_form, tree_of
+from perdure.codec import MALFORMED, DamagedPartError, Encoded, document, dumps, loads, verified
 from perdure.data_classes import new_dict, value_class
 from perdure.errors import CheckpointDamagedError, PartDamagedError, WorkflowCheckpointException
 from perdure.records import Blob, NewRun
@@ -157,7 +157,7 @@ def _pieces(manifest: Manifest) -> dict[str, bytes]:
 def _listed(text: bytes) -> dict[str, str]:
     try:
         table: Any = loads(text)
-        return dict(zip(table["paths"], table["chunks"], strict=True))
+        return dict(zip(require_form(table["paths"], list[str]), table["chunks"], strict=True))
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedPartError(f"its table of contents can't be read: {error!r}") from error
 
@@ -200,13 +200,31 @@ def _next_path(path: str) -> str:
     return f"{trail}/{int(number) + 1}"
 
 
+_HEADER: Mapping[str, Any] = {
+    "graph_signature_hash": str,
+    "turn": int,
+    "since_input": int,
+    "pending_request_info_events": dict[str, dict[str, str | None]],
+    "withheld_kwargs": list[str] | None,
+    "run": dict[str, str | None] | None,
+    "metadata": dict[str, Any] | None,
+    "version": str | None,
+    "trace": str | None,
+}
+"""The forms of the members that are read. None stands for a member that may be missing."""
+
+
 def header_of(manifest: Manifest) -> dict[str, Any]:
     """Return the header of a manifest. Raises WorkflowCheckpointException for a newer format."""
     try:
         header = loads(manifest.header)
-        written = header["format"]
-    except (DamagedPartError, KeyError, TypeError) as error:
-        raise CheckpointDamagedError(manifest.checkpoint_id, f"its header can't be read: {error}") from error
+        written = require_form(header["format"], int)
+        if written <= FORMAT:
+            for name, form in _HEADER.items():
+                require_form(header.get(name), form)
+    except MALFORMED as error:
+        reason = f"its header can't be read: {error or repr(error)}"
+        raise CheckpointDamagedError(manifest.checkpoint_id, reason) from error
     if written > FORMAT:
         raise WorkflowCheckpointException(
             f"checkpoint {manifest.checkpoint_id!r} has format {written}, this perdure reads up to {FORMAT}; "
@@ -229,7 +247,7 @@ def _reading(manifest: Manifest) -> Generator[None]:
     """Raise CheckpointDamagedError for anything that can't be read."""
     try:
         yield
-    except (DamagedPartError, KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise CheckpointDamagedError(manifest.checkpoint_id, str(error) or repr(error)) from error
 
 
@@ -261,6 +279,22 @@ def known_paths(manifest: Manifest) -> set[str]:
     """Return the paths about the run's status and outputs, without reading a blob. Raises CheckpointDamagedError."""
     with _reading(manifest):
         return {*manifest.toc, *_pieces(manifest)}
+
+
+def require_graph(tree: Any) -> dict[str, Any]:
+    """Return the stored description of a graph, with those of its sub-workflows. Raises TypeError."""
+    graph: dict[str, Any] = require_form(tree, dict[str, Any])
+    require_form(graph.get("version"), int | None)
+    require_form(graph.get("interfaces", {}), dict[str, dict[str, list[Any] | None]])
+    signature: dict[str, Any] = require_form(graph.get("signature", {}), dict[str, Any])
+    require_form(signature.get("executors", {}), dict[str, Any])
+    for group in require_form(signature.get("edge_groups", []), list[dict[str, Any]]):
+        require_form(group["group_type"], str)
+        for edge in require_form(group["edges"], list[dict[str, Any]]):
+            require_form([edge["source"], edge["target"]], list[str])
+    for inner in require_form(graph.get("children", {}), dict[str, Any]).values():
+        require_graph(inner)
+    return graph
 
 
 @value_class
@@ -314,4 +348,4 @@ class Reader:
         """Return the stored description of the graph; empty for a checkpoint that was made by hand."""
         address = self._manifest.toc.get("graph")
         with _reading(self._manifest):
-            return {} if address is None else loads(verified(self._blobs, address))
+            return {} if address is None else require_graph(loads(verified(self._blobs, address)))

@@ -8,15 +8,30 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from graphlib import TopologicalSorter
+from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint.manifest import header_of
-from perdure.codec import DamagedPartError, references
+from perdure.checkpoint.commands import AnswerCommand, answer_id, read_command
+from perdure.checkpoint.documents import DocumentReader, require_form, require_moment, tree_of
+from perdure.checkpoint.events import EventReader
+from perdure.checkpoint.manifest import Reader, entries_of, header_of, origin_of
+from perdure.checkpoint.record import SAVED_FIELDS_PATH, saved_fields
+from perdure.codec import MALFORMED, DamagedPartError, every_reference, form_codec, loads, references
+from perdure.errors import CheckpointDamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterable, Iterator, Mapping
 
+    from perdure.checkpoint.documents import Entry
+    from perdure.codec import Codec
     from perdure.records import Archive, Manifest
+
+UNFOLDED_SIZE_MAX = 32 * 1024 * 1024
+UNFOLDED_FACTOR_MAX = 100
+"""A checkpoint or record may unfold to this many bytes, or to this many times the size of all parts."""
+_REFERENCE_LENGTH = 64
+_TOO_LARGE = "unfolds to more data than is plausible: its parts refer to each other too often"
 
 
 class DamagedExportError(Exception):
@@ -30,12 +45,9 @@ def require_whole(archive: Archive) -> None:
     """
     _require_ids(archive)
     _require_order(archive)
-    for checkpoint in archive.checkpoints:
-        try:
-            header_of(checkpoint.manifest)
-        except TypeError as error:
-            raise DamagedExportError(f"checkpoint {checkpoint.manifest.checkpoint_id!r} has no format") from error
     _require_blobs(archive)
+    _require_size(archive)
+    _require_forms(archive)
 
 
 def _require_ids(archive: Archive) -> None:
@@ -125,3 +137,88 @@ def _listed(archive: Archive) -> Iterator[tuple[str, bytes, tuple[str, ...]]]:
         yield f"command {command.id!r}", command.data, command.refs
     for batch in archive.events:
         yield f"the events of {batch.checkpoint_id!r}", batch.data, batch.refs
+
+
+def _require_size(archive: Archive) -> None:
+    """Refuse blobs that refer to each other so often that reading them would take forever."""
+    blobs = {blob.hash: blob.data for blob in archive.blobs}
+    limit = max(UNFOLDED_SIZE_MAX, UNFOLDED_FACTOR_MAX * sum(map(len, blobs.values())))
+    sizes: dict[str, int] = {}
+
+    def unfolded(data: bytes, roots: Iterable[str] = ()) -> int:
+        return min(len(data) + sum(sizes[each] for each in (*every_reference(data), *roots)), limit + 1)
+
+    for address in TopologicalSorter({each: references(data) for each, data in blobs.items()}).static_order():
+        data = blobs[address]
+        # A long text or raw bytes are one object, however often they are mentioned.
+        is_leaf = data.lstrip()[:1] not in {b"[", b"{"}
+        sizes[address] = _REFERENCE_LENGTH if is_leaf else unfolded(data)
+    for each in archive.checkpoints:
+        manifest = each.manifest
+        base = () if manifest.base is None else (manifest.base,)
+        if unfolded(manifest.pieces, (*manifest.toc.values(), *base)) > limit:
+            raise DamagedExportError(f"checkpoint {manifest.checkpoint_id!r} {_TOO_LARGE}")
+    for what, data, _ in _listed(archive):
+        if unfolded(data) > limit:
+            raise DamagedExportError(f"{what} {_TOO_LARGE}")
+
+
+def _require_forms(archive: Archive) -> None:
+    """Refuse records that can't be read. This needs no types: values are read as stored JSON."""
+    blobs, codec, record = {blob.hash: blob.data for blob in archive.blobs}, form_codec(), archive.record
+    with _naming("the record of the run"):
+        for moment in (record.wake_at, *(each.wake_at for each in archive.checkpoints)):
+            if moment is not None:
+                require_moment(moment)
+    seen: set[tuple[str, Entry]] = set()
+    for each in archive.checkpoints:
+        with _naming(f"checkpoint {each.manifest.checkpoint_id!r}"):
+            _require_checkpoint(each.manifest, blobs, codec, seen)
+    for batch in archive.events:
+        with _naming(f"the events of {batch.checkpoint_id!r}"):
+            EventReader(codec, batch, blobs).events()
+    for command in archive.inbox:
+        with _naming(f"command {command.id!r}"):
+            found = read_command(command, blobs, checkpoint_id=record.run_id)
+            expected = answer_id(found.request_id) if isinstance(found, AnswerCommand) else command.id
+            if command.id != expected:
+                raise DamagedPartError(f"it answers another request: {expected!r}")
+    for each in archive.journal:
+        with _naming(f"record {each.key!r} of its journal"):
+            loads(each.data)
+
+
+def _require_checkpoint(
+    manifest: Manifest, blobs: Mapping[str, bytes], codec: Codec, seen: set[tuple[str, Entry]]
+) -> None:
+    """Refuse a checkpoint that can't be read. Entries that an earlier one has at the same path are read once."""
+    header = header_of(manifest)
+    origin_of(manifest)
+    if SAVED_FIELDS_PATH in manifest.toc:
+        require_form(saved_fields(manifest, blobs, codec), dict[str, Any])
+        return
+    entries = entries_of(manifest, blobs)
+    fresh = {each for each in entries.items() if each not in seen}
+    seen |= fresh
+    # The counts of a sub-workflow tell that it is one.
+    tree = tree_of(
+        {path: entry for path, entry in entries.items() if (path, entry) in fresh or path.endswith("/counts")}
+    )
+    counts = (header["turn"], manifest.iteration_count, header["since_input"])
+    snapshot = DocumentReader(codec, blobs, manifest.checkpoint_id).snapshot(tree, counts)
+    Reader(manifest, blobs, codec).graph()
+    for request_id, request in snapshot.requests.items():
+        told = header["pending_request_info_events"].get(request_id, {})
+        if request.id != request_id or told.get("request_type") is None or told.get("response_type") is None:
+            raise DamagedPartError(f"its request {request_id!r} is called otherwise elsewhere")
+
+
+@contextmanager
+def _naming(what: str) -> Generator[None]:
+    """Raise DamagedExportError for anything that can't be read."""
+    try:
+        yield
+    except CheckpointDamagedError as error:
+        raise DamagedExportError(f"{what} can't be read: {error.reason}") from error
+    except MALFORMED as error:
+        raise DamagedExportError(f"{what} can't be read: {error or repr(error)}") from error

@@ -13,6 +13,7 @@ from perdure.codec.codec import (
     Values,
     as_kept,
     decode,
+    form_codec,
     plain_data,
     stored_tree,
 )
@@ -21,11 +22,12 @@ from perdure.codec.encoded import (
     Encoded,
     document,
     dumps,
+    every_reference,
     loads,
     read_document,
     references,
     verified,
 )
-from perdure.codec.errors import DamagedPartError
+from perdure.codec.errors import MALFORMED, DamagedPartError
 from perdure.codec.objects import DataclassKind
 from perdure.codec.trust import Trust, reachable, register_checkpoint_type, register_form, register_type, stored_name

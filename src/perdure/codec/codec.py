@@ -206,19 +206,19 @@ def _whole(leaf: Leaf) -> Encoded:
 
 def plain_data(text: bytes, blobs: Mapping[str, bytes], *, path: str) -> Any:
     """Decode a value without its types, as plain JSON data. Raises DamagedPartError."""
-    return _read_with(_plain, text, blobs, path)
+    return form_codec(_plain).decode(text, blobs, path=path)
 
 
 def stored_tree(text: bytes, blobs: Mapping[str, bytes], *, path: str) -> Any:
     """Return the stored JSON of a value, with its blobs and chunks inserted. Raises DamagedPartError."""
-    return _read_with(lambda _, node: node, text, blobs, path)
+    return form_codec().decode(text, blobs, path=path)
 
 
-def _read_with(read: Read, text: bytes, blobs: Mapping[str, bytes], path: str) -> Any:
-    """Decode a value with one reader for all tagged objects."""
+def form_codec(read: Read = lambda _, node: node) -> Codec:
+    """Return a codec that has one reader for all tagged objects, so that it needs no types. It keeps stored JSON."""
     codec = Codec(Trust.of())
     codec.tags = {name: Tag(read, tag.keys) for name, tag in codec.tags.items()}
-    return codec.decode(text, blobs, path=path)
+    return codec
 
 
 def _plain(reader: Reader, node: Node) -> Any:

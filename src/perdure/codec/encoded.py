@@ -247,9 +247,14 @@ def verified(blobs: Mapping[str, bytes], address: str) -> bytes:
 
 def references(text: bytes) -> tuple[str, ...]:
     """Return the hashes of the blobs that a JSON text refers to directly. Raises DamagedPartError."""
+    return tuple(sorted(set(every_reference(text))))
+
+
+def every_reference(text: bytes) -> list[str]:
+    """Return the hashes of the blobs that a JSON text refers to, each as often as it does. Raises DamagedPartError."""
     if b'"~"' not in text:
-        return ()
-    found: set[str] = set()
+        return []
+    found: list[str] = []
     trees: list[Any] = [loads(text)]
     while trees:
         tree = trees.pop()
@@ -260,9 +265,9 @@ def references(text: bytes) -> tuple[str, ...]:
             trees.extend(node.values())
             if "~" in node:
                 addresses: list[object] = require(node.get("chunks", []), list, "chunks")
-                for address in [*addresses, node["part"]] if "part" in node else addresses:
-                    found.add(require(address, str, "part"))
-    return tuple(sorted(found))
+                named = [*addresses, node["part"]] if "part" in node else addresses
+                found += [require(address, str, "part") for address in named]
+    return found
 
 
 def require(found: Any, expected: type, what: str) -> Any:

@@ -51,6 +51,10 @@ class DamagedPartError(Fault):
     """Stored text is damaged. Callers that know the checkpoint raise CheckpointDamagedError instead."""
 
 
+MALFORMED = (DamagedPartError, LookupError, TypeError, ValueError, AttributeError, RecursionError)
+"""Errors of readers of stored data that has another form than what we write."""
+
+
 class Untrusted(Fault):
     """Stored text names a type that is not trusted."""
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.clock import now
+from perdure.codec import MALFORMED
 from perdure.engine import Call, failure_of, is_of_another_program, lock_run, status_of
 from perdure.errors import (
     CheckpointWriteError,
@@ -243,11 +244,12 @@ class Advancer:
 def _is_store_failure(error: Exception, *, has_opened: bool) -> bool:
     """Return True if the store is at fault, not the run.
 
-    Before a run is opened none of its code runs, so every error but a refusal comes from the store.
+    Before a run is opened none of its code runs, so every error comes from the store, except for refusals and
+    malformed data.
     """
     if isinstance(error, CheckpointWriteError) or type(error) is WorkflowCheckpointException:
         return True
-    return not has_opened and not isinstance(error, WorkflowException)
+    return not has_opened and not isinstance(error, (WorkflowException, *MALFORMED))
 
 
 @dataclass(slots=True)

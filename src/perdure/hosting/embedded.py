@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.clock import now, seconds_until
@@ -13,7 +13,6 @@ from perdure.hosting.scheduler import Dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Iterator
-    from datetime import datetime
 
     from perdure.clock import Clock
     from perdure.hosting.scheduler import Advance
@@ -159,6 +158,13 @@ class Suspects:
             self._since = None
 
 
+def _is_moment(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
 async def first_of(*works: Coroutine[Any, Any, object]) -> None:
     """Wait for the first of these and cancel the others. Raises its error."""
     tasks = [asyncio.ensure_future(work) for work in works]
@@ -256,6 +262,9 @@ class EmbeddedScheduler:
         else:
             self._suspects.end()
         timer = await self._store.next_wake(after=at, workflow_names=names)
+        while timer is not None and not _is_moment(timer):
+            # The run of this timer is damaged. It must not stop the others.
+            timer = await self._store.next_wake(after=timer, workflow_names=names)
         return min(moments if timer is None else [timer, *moments], default=None)
 
     def _is_suspected(self, due: Due) -> bool:

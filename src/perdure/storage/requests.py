@@ -18,15 +18,15 @@ from perdure.checkpoint import (
     message_command,
     naming,
     read_command,
+    read_request,
     shown,
 )
 from perdure.clock import now
-from perdure.codec import DamagedPartError, dumps, loads, plain_data, verified
+from perdure.codec import MALFORMED, DamagedPartError, dumps, plain_data, verified
 from perdure.errors import (
     AlreadyAnsweredError,
     AnswerTypeError,
     ApprovalMismatchError,
-    BlobDamagedError,
     CheckpointDamagedError,
     CheckpointNotFoundError,
     IncompatibleTypeError,
@@ -34,6 +34,7 @@ from perdure.errors import (
     StaleCommandError,
     UnknownRequestError,
     UntrustedTypeError,
+    WorkflowCheckpointException,
 )
 from perdure.records import RunQuery
 from perdure.storage.owners import this_process
@@ -54,7 +55,6 @@ logger = logging.getLogger(__name__)
 _REQUEST = "request/"
 _ANSWERED = "answered/"
 _RUNS_PER_PAGE = 50
-_UNREADABLE = (CheckpointDamagedError, BlobDamagedError, CheckpointNotFoundError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +109,12 @@ class _Head:
             if path.startswith(_REQUEST):
                 request_id = path.removeprefix(_REQUEST)
                 try:
-                    document = loads(verified(blobs, address))
-                except DamagedPartError as error:
-                    raise CheckpointDamagedError(manifest.checkpoint_id, str(error)) from error
-                info = infos[request_id]
-                requests[request_id] = _Open(address, document, info["response_type"], info["request_type"])
+                    document = read_request(verified(blobs, address), blobs, request_id)
+                    types = [infos[request_id][name] or "" for name in ("response_type", "request_type")]
+                except MALFORMED as error:
+                    reason = f"its request {request_id!r} can't be read: {error or repr(error)}"
+                    raise CheckpointDamagedError(manifest.checkpoint_id, reason) from error
+                requests[request_id] = _Open(address, document, *types)
         return cls(manifest, blobs, requests)
 
 
@@ -180,7 +181,7 @@ class RequestQueue:
                     if manifest := heads.get(str(record.head)):
                         answers = await self._answers(record.run_id) if record.commands else None
                         found += self._pending_of(record.run_id, _Head.of(manifest, blobs), answers or {})
-            except _UNREADABLE:
+            except WorkflowCheckpointException:
                 found.clear()  # read them one by one, to leave out the damaged one
             else:
                 return found
@@ -190,7 +191,7 @@ class RequestQueue:
             except RunNotFoundError:
                 # The run was removed since the list was made.
                 continue
-            except _UNREADABLE as error:
+            except WorkflowCheckpointException as error:
                 logger.warning("the requests of run %r are left out of the list: %s", record.run_id, error)
         return found
 
@@ -314,8 +315,8 @@ class RequestQueue:
 
     async def _require_same(self, run_id: str, command: Command, standing: Command) -> None:
         """Raise AlreadyAnsweredError if another answer is in the inbox."""
-        if not is_same_answer(command, standing):
-            earlier = await self._read(run_id, standing)
+        earlier = await self._read(run_id, standing) if standing is not command else None
+        if earlier is not None and not is_same_answer(command, standing):
             raise AlreadyAnsweredError(
                 earlier.request_id, run_id=run_id, answered_at=earlier.at, by=earlier.by, what=earlier.shown
             )

@@ -12,7 +12,7 @@ import posixpath
 import unicodedata
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 from urllib.parse import quote
 
 from perdure.data_classes import evolve
@@ -29,6 +29,7 @@ from perdure.errors import (
     WorkflowCheckpointException,
 )
 from perdure.records import EventBatch, RunRecord, digest
+from perdure.storage.owners import this_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -107,9 +108,9 @@ def require_leasable(
     """
     owner = state.record.owner if state else None
     if state and token is not None and token <= state.token:
-        raise LeaseLostError(run_id, owner=str(owner) if owner else "a process that has released it since")
+        raise LeaseLostError(run_id, owner=_name_of(owner))
     if owner and not takeover and token is None and not is_replaceable(owner):
-        raise RunBusyError(run_id, owner=str(owner))
+        raise RunBusyError(run_id, owner=_name_of(owner))
     if state and state.is_known:
         require_here(state)
         return state
@@ -117,6 +118,17 @@ def require_leasable(
         raise RunNotFoundError(run_id)
     assert create.run_id == run_id, f"claim of {run_id!r} would create {create.run_id!r}"
     return new_state(create)
+
+
+@overload
+def _name_of(owner: Owner) -> str: ...
+@overload
+def _name_of(owner: None) -> None: ...
+def _name_of(owner: Owner | None) -> str | None:
+    """Name an owner in an error. It may be this very process, after a call of it was cancelled."""
+    if owner is None or owner.id != this_process().id:
+        return None if owner is None else str(owner)
+    return "another call of this process, which may have been cancelled and not have ended yet"
 
 
 def require_here(state: RunState) -> None:
@@ -159,7 +171,7 @@ def find_closable(
     require_here(known)
     owner = known.record.owner
     if owner and not takeover and not is_gone(owner):
-        raise RunBusyError(run_id, owner=str(owner))
+        raise RunBusyError(run_id, owner=_name_of(owner))
     return known if known.record.halt == instead_of else None
 
 
@@ -174,7 +186,7 @@ def is_removable(
         return False
     run_id, owner = state.record.run_id, state.record.owner
     if owner and not takeover and not is_replaceable(owner):
-        raise RunBusyError(run_id, owner=str(owner))
+        raise RunBusyError(run_id, owner=_name_of(owner))
     if fork is not None:
         raise WorkflowCheckpointException(
             f"run {run_id!r} can't be removed: {fork!r}, a fork of it, has no checkpoint of its own yet; "
@@ -240,7 +252,7 @@ def require_lease(state: RunState | None, lease: Lease, *, expected_head: str | 
         raise StaleHeadError(lease.run_id, expected=expected_head, head=None)
     if not is_held(state, lease):
         owner = state.record.owner
-        raise LeaseLostError(lease.run_id, owner=str(owner) if owner else "a process that has released it since")
+        raise LeaseLostError(lease.run_id, owner=_name_of(owner))
     return state
 
 

@@ -33,7 +33,7 @@ class RunInfo:
     Attributes:
         status: running: there is work to do; waiting: for an answer; sleeping: until a time; idle: nothing left to do;
             failed, quarantined, cancelled, exported: the run does not continue by itself.
-        error: The reason, if the run has failed or was quarantined.
+        error: The reason, if the run has failed, was quarantined, or its record can't be read.
         failure: The traceback and the place, if the run has failed.
         owner: The process that holds the lease. A dead process stays here until another one takes the run.
         attempts: The number of processes that tried to advance the run from its head without progress.
@@ -76,16 +76,16 @@ class RunInfo:
         """Make it from a store's record."""
         status, halt = record.run_status, record.halt
         updated_at = None if record.moment is None else datetime.fromtimestamp(record.moment, UTC)
-        halted_at = None if halt is None else datetime.fromisoformat(halt.at)
+        halted_at = None if halt is None else _time(halt.at)
         return cls(
             run_id=record.run_id,
             workflow_name=record.workflow_name,
             status="quarantined" if status == "parked" else status,
-            error=None if halt is None else halt.reason,
+            error=_error(record),
             owner=None if record.owner is None else str(record.owner),
             attempts=record.attempts,
-            wake_at=None if record.wake_at is None else datetime.fromisoformat(record.wake_at),
-            created_at=datetime.fromisoformat(record.created_at),
+            wake_at=None if record.wake_at is None else _time(record.wake_at),
+            created_at=_time(record.created_at) or _LONG_AGO,
             checkpoint_id=record.head,
             parent_checkpoint_id=record.parent_checkpoint_id,
             events=record.events,
@@ -99,6 +99,24 @@ class RunInfo:
             tags=json.loads(record.tags or "{}"),
             failure=Failure.from_json(halt.data, at=halt.at) if halt is not None and halt.kind == "failed" else None,
         )
+
+
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+def _time(text: str) -> datetime | None:
+    """Return a stored time; None if it can't be read, as in a run that was damaged or made by hand."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _error(record: RunRecord) -> str | None:
+    if record.halt is not None:
+        return record.halt.reason
+    unreadable = [text for text in (record.created_at, record.wake_at) if text is not None and _time(text) is None]
+    return f"a time of the run can't be read: {unreadable[0]!r}" if unreadable else None
 
 
 class RunFilter(TypedDict, total=False):

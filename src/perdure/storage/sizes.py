@@ -279,19 +279,21 @@ _SEQUENCES: Mapping[str, str] = {
 
 def name_of(path: str) -> str:
     """Return a readable name for a path of a checkpoint. All chunks of a sequence have the same."""
+    outer = ""
+    while path.startswith("child/"):
+        _, child, path = (*path.split("/", 2), "")[:3]
+        outer += f"sub-workflow {unquote(child)!r}: "
     kind, slash, rest = path.partition("/")
-    first, _, inner = rest.partition("/")
+    scope, _, key = rest.partition("/")
     match kind:
         case _ if not slash:
-            return _NAMES.get(path, path)
+            return outer + _NAMES.get(path, path)
         case "state":
-            return f"state[{inner!r}]" + ("" if first == SHARED_SCOPE else f" of scope {unquote(first)!r}")
-        case "child":
-            return f"sub-workflow {unquote(first)!r}: {name_of(inner)}"
+            return f"{outer}state[{key!r}]" + ("" if scope == SHARED_SCOPE else f" of scope {unquote(scope)!r}")
         case _ if kind in _KINDS:
-            return f"{_KINDS[kind]} {rest!r}"
+            return f"{outer}{_KINDS[kind]} {rest!r}"
         case _:
-            return _SEQUENCES.get(kind, path)
+            return outer + _SEQUENCES.get(kind, path)
 
 
 def format_bytes(size: int) -> str:

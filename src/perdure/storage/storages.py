@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from perdure.storage.port import Durability, Store, TenantStore
     from perdure.storage.sizes import SizeReport
 
+
+logger = logging.getLogger(__name__)
 
 BATCHES_PER_PAGE = 100
 
@@ -150,8 +153,22 @@ class StoreStorage(RequestQueue):
     async def list_checkpoints(
         self, *, workflow_name: str | None = None, run_id: str | None = None
     ) -> list[WorkflowCheckpoint]:
-        """Return checkpoints in commit order: all, or those of a workflow or a run. Nothing is decoded."""
-        return [self._view(m) for m in await self.store.manifests(workflow_name=workflow_name, run_id=run_id)]
+        """Return checkpoints in commit order: all, or those of a workflow or a run. Nothing is decoded.
+
+        A damaged checkpoint of a run raises CheckpointDamagedError. In a list of several runs it is left out, and a
+        warning in the log names it.
+        """
+        manifests = await self.store.manifests(workflow_name=workflow_name, run_id=run_id)
+        if run_id is not None:
+            return [self._view(manifest) for manifest in manifests]
+        return [view for manifest in manifests if (view := self._listed(manifest)) is not None]
+
+    def _listed(self, manifest: Manifest) -> WorkflowCheckpoint | None:
+        try:
+            return self._view(manifest)
+        except WorkflowCheckpointException as error:
+            logger.warning("left out of the list: %s", error)
+            return None
 
     async def delete(self, checkpoint_id: str) -> bool:
         """Delete a checkpoint. Return False if there was none."""

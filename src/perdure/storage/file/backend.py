@@ -24,9 +24,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from perdure.clock import SystemClock
 from perdure.errors import (
@@ -51,7 +52,7 @@ from perdure.storage.worker import Worker
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from perdure.clock import Clock
     from perdure.records import (
@@ -74,6 +75,18 @@ if TYPE_CHECKING:
 _CACHED_TENANTS_MAX = 64
 _NUMBERS_PER_CHECK = 100
 _BLOBS_MIN = 200
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+def _listed(read: Callable[[], T]) -> T | None:
+    """Read an entry of a list. Leave it out if it is damaged, and log that."""
+    try:
+        return read()
+    except CheckpointDamagedError as error:
+        logger.warning("left out of the list: %s", error)
+        return None
 
 
 class FileBackend:
@@ -309,7 +322,8 @@ class FileBackend:
 
     def runs(self, *, workflow_name: str | None, status: RunStatus | None) -> Sequence[RunRecord]:
         with self._files.lock():
-            known = [line for run in self._files.runs() if (line := run.current()) and line.state.is_known]
+            lines = [line for run in self._files.runs() if (line := _listed(run.current))]
+            known = [line for line in lines if line.state.is_known]
         records = (line.record for line in sorted(known, key=lambda line: line.life))
         return [
             record
@@ -408,7 +422,11 @@ class FileBackend:
 
     def manifests(self, *, workflow_name: str | None, run_id: str | None) -> Sequence[Manifest]:
         with self._files.lock():
-            found = self._files.checkpoints.all() if run_id is None else self._files.run(run_id).log.files()
+            files = self._files.checkpoints
+            if run_id is None:
+                found = [file for path in files.paths() if (file := _listed(functools.partial(files.read, path)))]
+            else:
+                found = list(self._files.run(run_id).log.files())
             chosen = [each for each in found if workflow_name in {None, each.manifest.workflow_name}]
         return [each.manifest for each in sorted(chosen, key=lambda each: each.sequence)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from perdure.storage.sql.database import Row
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 _POSITION_DIGITS_MAX = 18
 
@@ -92,6 +95,36 @@ def read_run(row: Row) -> RunState:
     if is_described and row["facts_checksum"] not in {None, _facts_checksum(record)}:
         raise CheckpointDamagedError(str(record.run_id), "what its record says for listings is not what was written")
     return RunState(record, token=row["token"])
+
+
+def listed_run(row: Row) -> RunRecord:
+    """Read a row of `runs` for a list of all runs. A damaged one has failed, and its halt is the reason."""
+    try:
+        return read_run(row).record
+    except CheckpointDamagedError as error:
+        created_at = str(row["created_at"])
+        return RunRecord(
+            run_id=str(row["run_id"]),
+            workflow_name=str(row["workflow_name"]),
+            created_at=created_at,
+            nonce="",
+            input_digest=None,
+            parent_checkpoint_id=None,
+            head=str(row["head"]),
+            position=0,
+            settled=False,
+            owner=None,
+            halt=Halt("failed", created_at, str(error)),
+        )
+
+
+def readable_manifests(found: Iterable[Row]) -> Iterator[Manifest]:
+    """Read rows of `checkpoints` of many runs. Leave out those that are damaged, and log which."""
+    for row in found:
+        try:
+            yield read_manifest(row)
+        except CheckpointDamagedError as error:
+            logger.warning("left out of the list: %s", error)
 
 
 def readable_runs(found: Iterable[Row]) -> Iterator[tuple[RunRecord, Row]]:

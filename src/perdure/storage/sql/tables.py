@@ -82,11 +82,11 @@ class Tables:
         return rows.read_run(row) if row else None
 
     def runs(self, *, workflow_name: str | None, status: RunStatus | None) -> Sequence[RunRecord]:
-        """Return runs in the order in which they began."""
+        """Return runs in the order in which they began. A damaged one has a halt that says so."""
         return self.list_runs(RunQuery(workflow_name, None if status is None else (status,)))
 
     def list_runs(self, query: RunQuery) -> Sequence[RunRecord]:
-        """Return the runs that a query selects."""
+        """Return the runs that a query selects. A damaged one has a halt that says so."""
         names, values = _conditions(query)
         if query.after is not None:
             names.append(f"after_{query.order}")
@@ -95,7 +95,7 @@ class Tables:
         # Few runs have a tag: sort them, instead of reading all runs in order.
         order = f"{query.order}_of_few" if query.tags and query.order != "updated" else query.order
         found = self.execute("+".join(["runs", *names, order]), limit=limit, **values).fetchall()
-        return [rows.read_run(row).record for row in found]
+        return [rows.listed_run(row) for row in found]
 
     def count_runs(self, query: RunQuery) -> Mapping[str, int]:
         """Return how many of the selected runs have which status."""
@@ -167,14 +167,15 @@ class Tables:
         return rows.read_manifest(row)
 
     def manifests(self, *, workflow_name: str | None, run_id: str | None) -> Sequence[Manifest]:
-        """Return checkpoints in commit order."""
+        """Return checkpoints in commit order. Without a `run_id`, damaged ones are left out."""
         if run_id is not None:
             found = self.checkpoints_of_run(run_id)
-        elif workflow_name is not None:
+            return [rows.read_manifest(row) for row in found if workflow_name in {None, row["workflow_name"]}]
+        if workflow_name is not None:
             found = self.execute("checkpoints_of_workflow", workflow_name=workflow_name).fetchall()
         else:
             found = self.execute("checkpoints").fetchall()
-        return [rows.read_manifest(row) for row in found if workflow_name in {None, row["workflow_name"]}]
+        return list(rows.readable_manifests(found))
 
     def checkpoints_of_run(self, run_id: str) -> Sequence[Row]:
         """Return the rows of a run's checkpoints in commit order."""
