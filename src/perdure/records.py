@@ -170,7 +170,7 @@ class RunRecord:
     halt: Halt | None = None
     attempts: int = 0
     """Number of leases since it was last released or made progress. All but the last owner have died."""
-    moment: float | None = None
+    moment: float | None = field(default=None, compare=False)
     """Time of the newest commit, in seconds since the epoch."""
     parent_run_id: str | None = None
     tags: str | None = None

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 async def asking(storage: FileCheckpointStorage, *names: str) -> None:
+    clock = ManualClock()
     for name in names:
-        await waiting_program.build(storage, ManualClock()).run(name, run_id=name, wait_for_timers=False)
+        await waiting_program.build(storage, clock).run(name, run_id=name, wait_for_timers=False)
 
 
 async def cut_head(storage: FileCheckpointStorage, directory: Path, run_id: str) -> None:

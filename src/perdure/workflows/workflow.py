@@ -330,7 +330,7 @@ class Workflow:
             abandons=abandons,
             deadline=None if deadline is None else moment_of(clock, deadline, "the deadline of a run"),
             budget=None if budget is None else check_budget(budget),
-            tags=tags_text(tags),
+            tags=None if tags is None else tags_text(tags),
             waits=wait_for_timers,
             emit_open_requests=bool(responses),
         )

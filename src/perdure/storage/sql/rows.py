@@ -40,7 +40,7 @@ _RUN_COLUMNS = (
 )
 """The columns of a run that its checksum covers, in this order, which is stored: never change it."""
 _run_values = attrgetter(*_RUN_COLUMNS)
-_FACTS = ("parent_run_id", "tags", "version", "supersteps", "spent", "moment")
+_FACTS = ("parent_run_id", "tags", "version", "supersteps", "spent")
 """Columns of a run for listings alone. They have a checksum of their own, which earlier releases do not write."""
 _fact_values = attrgetter("run_id", *_FACTS)
 
@@ -86,13 +86,13 @@ def read_run(row: Row) -> RunState:
         attempts=row["attempts"],
         requests=row["requests"] if row["described_at"] == row["position"] else None,
         commands=row["commands"],
+        moment=row["moment"],
         **{name: row[name] for name in _FACTS},
     )
     if row["checksum"] not in {None, _run_checksum(record)}:
         raise CheckpointDamagedError(str(record.run_id), "the record of the run is not what was written")
-    is_described = row["described_at"] == row["position"]
-    # A process of an earlier release commits without these columns.
-    if is_described and row["facts_checksum"] not in {None, _facts_checksum(record)}:
+    facts_checksum = _facts_checksum(record, requests=row["requests"], described_at=row["described_at"])
+    if row["facts_checksum"] not in {None, facts_checksum}:
         raise CheckpointDamagedError(str(record.run_id), "what its record says for listings is not what was written")
     return RunState(record, token=row["token"])
 
@@ -170,6 +170,7 @@ def run_columns(state: RunState) -> dict[str, object]:
     return {
         **dict(zip(_RUN_COLUMNS, _run_values(state.record), strict=True)),
         "checksum": _run_checksum(state.record),
+        "moment": state.record.moment,
         **{name: getattr(state.record, name) for name in _FACTS},
         **_description(state.record),
         **lease_columns(state),
@@ -177,12 +178,12 @@ def run_columns(state: RunState) -> dict[str, object]:
 
 
 def _description(record: RunRecord) -> dict[str, object]:
-    checksum = _facts_checksum(record)
-    return {"requests": record.requests, "described_at": record.position, "facts_checksum": checksum}
+    described: dict[str, object] = {"requests": record.requests, "described_at": record.position}
+    return {**described, "facts_checksum": _facts_checksum(record, **described)}
 
 
-def _facts_checksum(record: RunRecord) -> str:
-    return digest(_compact_any([*_fact_values(record), record.requests]).encode("ascii"))
+def _facts_checksum(record: RunRecord, *, requests: object, described_at: object) -> str:
+    return digest(_compact_any([*_fact_values(record), requests, described_at]).encode("ascii"))
 
 
 def lease_columns(state: RunState) -> dict[str, object]:

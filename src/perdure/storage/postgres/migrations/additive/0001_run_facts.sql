@@ -9,7 +9,7 @@ ALTER TABLE runs
     ADD COLUMN spent TEXT COLLATE "C",              -- a JSON object of numbers
     ADD COLUMN requests BIGINT,                     -- the number of open requests; null if unknown
     ADD COLUMN described_at BIGINT,                 -- the position of the commit that wrote these columns
-    ADD COLUMN facts_checksum TEXT COLLATE "C";     -- over these columns and the moment; null until they are written
+    ADD COLUMN facts_checksum TEXT COLLATE "C";     -- over these columns; null until they are written
 
 UPDATE runs SET requests = 0, described_at = position WHERE settled;
 

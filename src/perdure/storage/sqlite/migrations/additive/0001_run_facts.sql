@@ -15,7 +15,7 @@ ALTER TABLE runs ADD COLUMN requests INTEGER;  -- the number of open requests; n
 
 ALTER TABLE runs ADD COLUMN described_at INTEGER;  -- the position of the commit that wrote these columns
 
-ALTER TABLE runs ADD COLUMN facts_checksum TEXT;  -- over these columns and the moment; null until they are written
+ALTER TABLE runs ADD COLUMN facts_checksum TEXT;  -- over these columns; null until they are written
 
 UPDATE runs SET requests = 0, described_at = position WHERE settled = 1;
 
