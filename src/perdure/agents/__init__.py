@@ -87,6 +87,8 @@ from perdure.agents.sessions.providers import (
     HistoryProvider,
     InMemoryHistoryProvider,
     SessionContext,
+    load_context,
+    store_context,
 )
 from perdure.agents.sessions.session import AgentSession, ServiceSessionId, register_state_type
 from perdure.agents.tools.context import FunctionInvocationContext, expand_tools, is_function_tool
@@ -108,7 +110,6 @@ from perdure.agents.turn.recording import (
     Turn,
     current_turn,
     has_failed_here,
-    record_call,
     record_stream,
     return_requests,
     use_turn,

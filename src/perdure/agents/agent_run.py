@@ -10,9 +10,15 @@ from perdure.agents.client.base import BaseChatClient, ask_model, ask_model_stre
 from perdure.agents.client.options import merge_options
 from perdure.agents.client.streaming import chat_stream, forward_stream
 from perdure.agents.client.tokens import TokenCounter
-from perdure.agents.messages.conversation import drop_known_messages
 from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate
-from perdure.agents.sessions.providers import HistoryPerCall, HistoryProvider, InMemoryHistoryProvider, SessionContext
+from perdure.agents.sessions.providers import (
+    HistoryPerCall,
+    HistoryProvider,
+    InMemoryHistoryProvider,
+    SessionContext,
+    load_context,
+    store_context,
+)
 from perdure.agents.sessions.session import AgentSession
 from perdure.agents.tools.context import expand_tools, is_server, join_tools
 from perdure.agents.tools.tool import normalize_tools
@@ -98,8 +104,8 @@ class AgentRun:
         run_tools = options.pop("tools", None) if given.tools is None else given.tools
         defaults = {name: value for name, value in agent.default_options.items() if name != "tools"}
         self._choose_session(merge_options(defaults, options))
-        await self._load_context(options)
-        context, session = self._context, self._session
+        session = self._session
+        context = self._context = await load_context(agent, self._providers, session, given.messages, options)
         own_tools = [*agent.default_options.get("tools", ()), *context.tools]
         every = [*normalize_tools(own_tools), *agent.mcp_tools, *normalize_tools(run_tools)]
         for tool in every:
@@ -149,21 +155,6 @@ class AgentRun:
                 f"conversation {self._conversation_id!r}; let only one of them store it"
             )
 
-    async def _load_context(self, options: dict[str, Any]) -> None:
-        session = self._session
-        self._context = context = SessionContext(
-            session_id=None if session is None else session.session_id,
-            service_session_id=None if session is None else session.service_session_id,
-            input_messages=list(self._given.messages),
-            options=options,
-        )
-        for provider in self._providers:
-            if session is not None and not (isinstance(provider, HistoryProvider) and not provider.load_messages):
-                state = session.state.setdefault(provider.source_id, {})
-                await provider.before_run(agent=self._agent, session=session, context=context, state=state)
-        # A workflow used as an agent repeats the conversation to its agents in each turn.
-        context.input_messages = drop_known_messages(context.input_messages, context.get_messages())
-
     def _to_update(self, update: ChatResponseUpdate) -> AgentResponseUpdate:
         self._new_conversation_id = update.conversation_id or self._new_conversation_id
         converted = self._converted[id(update)] = AgentResponseUpdate.from_model(update)
@@ -189,8 +180,6 @@ class AgentRun:
         self._context.response = response
         if self._history is not None:
             await self._history.finish(response)
-        for provider in reversed(self._providers):
-            if provider not in self._per_call:
-                state = session.state.setdefault(provider.source_id, {})
-                await provider.after_run(agent=self._agent, session=session, context=self._context, state=state)
+        providers = [provider for provider in self._providers if provider not in self._per_call]
+        await store_context(self._agent, providers, session, self._context)
         return response

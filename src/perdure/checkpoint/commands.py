@@ -300,6 +300,10 @@ def _describe(adapter: TypeAdapter[tuple[Any]]) -> Schema | None:
     return {**schema, "$defs": definitions} if definitions else schema
 
 
+def _without(schema: Schema, key: str) -> Schema:
+    return {name: value for name, value in schema.items() if name != key}
+
+
 @functools.cache
 def _schema_generator() -> type[GenerateJsonSchema]:
     from pydantic.json_schema import GenerateJsonSchema  # noqa: PLC0415 - imported on first use
@@ -308,19 +312,13 @@ def _schema_generator() -> type[GenerateJsonSchema]:
         """Describe what conversion accepts, where pydantic's own description is narrower."""
 
         def set_schema(self, schema: core_schema.SetSchema) -> Schema:
-            described = super().set_schema(schema)
-            described.pop("uniqueItems", None)
-            return described
+            return _without(super().set_schema(schema), "uniqueItems")
 
         def frozenset_schema(self, schema: core_schema.FrozenSetSchema) -> Schema:
-            described = super().frozenset_schema(schema)
-            described.pop("uniqueItems", None)
-            return described
+            return _without(super().frozenset_schema(schema), "uniqueItems")
 
         def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> Schema:
-            described = super().typed_dict_schema(schema)
-            described.pop("additionalProperties", None)
-            return described
+            return _without(super().typed_dict_schema(schema), "additionalProperties")
 
         def enum_schema(self, schema: core_schema.EnumSchema) -> Schema:
             cls = schema["cls"]

@@ -220,11 +220,7 @@ def _event_fields(event: WorkflowEvent[Any]) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(event, name)) is not None}
 
 
-def _event(fields: dict[str, Any]) -> WorkflowEvent[Any]:
-    return WorkflowEvent(**fields)
-
-
-register_type(WorkflowEvent, encode=_event_fields, decode=_event)
+register_type(WorkflowEvent, encode=_event_fields, decode=lambda fields: WorkflowEvent(**fields))
 for _data_type in (
     CheckpointInfo,
     FailedMessage,

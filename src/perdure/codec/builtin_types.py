@@ -64,15 +64,6 @@ def _write_float(_: Writer, value: float) -> str:
     return float.__repr__(value) if math.isfinite(value) else f'{{"~":"float","value":"{value!r}"}}'
 
 
-def _write_complex(_: Writer, value: complex) -> str:
-    return f'{{"~":"complex","value":["{value.real!r}","{value.imag!r}"]}}'
-
-
-def _read_complex(_: Reader, node: Node) -> complex:
-    real, imaginary = node["value"]
-    return complex(float(require(real, str, "value")), float(require(imaginary, str, "value")))
-
-
 def _write_str(writer: Writer, value: str) -> str:
     if len(value) < LEAF_LENGTH_MIN or writer.sorts_mappings:
         return quote(value)
@@ -163,10 +154,6 @@ def _read_timezone(_: Reader, node: Node) -> timezone:
     return timezone(offset, node["name"]) if "name" in node else timezone(offset)
 
 
-def _write_timedelta(_: Writer, value: timedelta) -> str:
-    return f'{{"~":"timedelta","value":{_duration(value)}}}'
-
-
 def _duration(value: timedelta) -> str:
     return f"[{value.days},{value.seconds},{value.microseconds}]"
 
@@ -179,15 +166,6 @@ def _read_timedelta(_: Reader, node: Node) -> timedelta:
 def _write_range(writer: Writer, value: range) -> str:
     bounds = ",".join(map(writer.child, (value.start, value.stop, value.step)))
     return f'{{"~":"range","value":[{bounds}]}}'
-
-
-def _write_fraction(writer: Writer, value: Fraction) -> str:
-    return f'{{"~":"fraction","value":[{writer.child(value.numerator)},{writer.child(value.denominator)}]}}'
-
-
-def _read_fraction(_: Reader, node: Node) -> Fraction:
-    numerator, denominator = node["value"]
-    return Fraction(require(numerator, int, "value"), require(denominator, int, "value"))
 
 
 _PURE_PATHS = {"posix": pathlib.PurePosixPath, "windows": pathlib.PureWindowsPath}
@@ -368,22 +346,23 @@ def _defaultdict_head(writer: Writer, value: defaultdict[Any, Any]) -> str:
     return f'{{"~":"defaultdict","factory":{writer.child(factory, attribute_step, "default_factory")}'
 
 
+def _read_pair(make: Callable[[Any, Any], Any], expected: type) -> Read:
+    """Return the reader of a type that is stored as two values."""
+
+    def read(_: Reader, node: Node) -> Any:
+        first, second = node["value"]
+        return make(require(first, expected, "value"), require(second, expected, "value"))
+
+    return read
+
+
 def _items(node: Node) -> list[Any]:
     return require(node.get("items"), list, "items")
 
 
-def _read_items(make: Callable[[list[Any]], Any]) -> Read:
+def _read_items(make: Callable[[Any], Any], content: Callable[[Node], Any] = _items) -> Read:
     """Return the reader of a collection."""
-    return lambda _, node: _all_kept(make(_items(node)), _items(node))
-
-
-def _read_pairs(make: Callable[[dict[Any, Any]], Any]) -> Read:
-    """Return the reader of a mapping."""
-    return lambda _, node: _all_kept(make(_pairs(node)), _items(node))
-
-
-def _read_deque(_: Reader, node: Node) -> deque[Any]:
-    return _all_kept(deque(_items(node), node.get("maxlen")), _items(node))
+    return lambda _, node: _all_kept(make(content(node)), _items(node))
 
 
 def _read_defaultdict(_: Reader, node: Node) -> defaultdict[Any, Any]:
@@ -391,11 +370,6 @@ def _read_defaultdict(_: Reader, node: Node) -> defaultdict[Any, Any]:
     if factory is not None and not isinstance(factory, type):
         raise TypeError(f"{factory!r} is not a class")
     return _all_kept(defaultdict(factory, _pairs(node)), _items(node))
-
-
-def _read_set(make: Callable[[list[Any]], Any]) -> Read:
-    """Return the reader of a set."""
-    return lambda _, node: _all_kept(make(_spread(_items(node))), _items(node))
 
 
 def _pairs(node: Node) -> dict[Any, Any]:
@@ -421,14 +395,14 @@ BUILTIN_KINDS: Mapping[type, Write] = {
     bool: lambda _, value: "true" if value else "false",
     int: _write_int,
     float: _write_float,
-    complex: _write_complex,
+    complex: lambda _, value: f'{{"~":"complex","value":["{value.real!r}","{value.imag!r}"]}}',
     str: _write_str,
     bytes: _write_bytes,
     bytearray: _write_bytearray,
     datetime: _write_moment,
     date: _write_text("date"),
     time: _write_moment,
-    timedelta: _write_timedelta,
+    timedelta: lambda _, value: f'{{"~":"timedelta","value":{_duration(value)}}}',
     timezone: _write_timezone,
     range: _write_range,
     pathlib.PurePosixPath: _write_path,
@@ -438,7 +412,9 @@ BUILTIN_KINDS: Mapping[type, Write] = {
     ZoneInfo: _write_zone_info,
     UUID: _write_text("uuid"),
     Decimal: _write_text("decimal"),
-    Fraction: _write_fraction,
+    Fraction: lambda writer, value: (
+        f'{{"~":"fraction","value":[{writer.child(value.numerator)},{writer.child(value.denominator)}]}}'
+    ),
     **dict.fromkeys((list, tuple, deque, set, frozenset), _write_sequence),
     **dict.fromkeys((dict, OrderedDict, Counter, defaultdict), _write_mapping),
 }
@@ -446,7 +422,7 @@ BUILTIN_KINDS: Mapping[type, Write] = {
 BUILTIN_TAGS: Mapping[str, Tag] = {
     "int": Tag.of(_read_text(lambda text: int(text, 16)), "value"),
     "float": Tag.of(_read_text(_NON_FINITE.__getitem__), "value"),
-    "complex": Tag.of(_read_complex, "value"),
+    "complex": Tag.of(_read_pair(lambda real, imaginary: complex(float(real), float(imaginary)), str), "value"),
     "bytes": Tag.of(read_bytes, "base64", "part"),
     "bytearray": Tag.of(lambda reader, node: bytearray(read_bytes(reader, node)), "base64", "part"),
     "datetime": Tag.of(_read_moment(datetime), "value", "fold", "zone"),
@@ -457,17 +433,19 @@ BUILTIN_TAGS: Mapping[str, Tag] = {
     "zone": Tag.of(_read_zone_info, "key"),
     "uuid": Tag.of(_read_text(UUID), "value"),
     "decimal": Tag.of(_read_text(Decimal), "value"),
-    "fraction": Tag.of(_read_fraction, "value"),
+    "fraction": Tag.of(_read_pair(Fraction, int), "value"),
     "range": Tag.of(lambda _, node: range(*node["value"]), "value"),
     "path": Tag.of(_read_path, "value", "pure"),
     "ellipsis": Tag.of(lambda _, __: ...),
     "list": Tag.of(_read_items(list), "items"),
     "tuple": Tag.of(_read_items(tuple), "items"),
-    "deque": Tag.of(_read_deque, "items", "maxlen"),
-    "set": Tag.of(_read_set(set), "items"),
-    "frozenset": Tag.of(_read_set(frozenset), "items"),
-    "dict": Tag.of(_read_pairs(dict), "items"),
-    "OrderedDict": Tag.of(_read_pairs(OrderedDict), "items"),
-    "Counter": Tag.of(_read_pairs(Counter), "items"),
+    "deque": Tag.of(
+        lambda _, node: _all_kept(deque(_items(node), node.get("maxlen")), _items(node)), "items", "maxlen"
+    ),
+    "set": Tag.of(_read_items(set, lambda node: _spread(_items(node))), "items"),
+    "frozenset": Tag.of(_read_items(frozenset, lambda node: _spread(_items(node))), "items"),
+    "dict": Tag.of(_read_items(dict, _pairs), "items"),
+    "OrderedDict": Tag.of(_read_items(OrderedDict, _pairs), "items"),
+    "Counter": Tag.of(_read_items(Counter, _pairs), "items"),
     "defaultdict": Tag.of(_read_defaultdict, "items", "factory"),
 }

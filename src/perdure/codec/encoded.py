@@ -92,16 +92,26 @@ class Encoded:
 
     def with_stored(self, stored: Mapping[str, bytes]) -> Encoded:
         """Add all blobs that the text needs, directly or not, from these. Raises DamagedPartError."""
-        found: dict[str, Blob] = {}
-        waiting = list(self.refs)
-        for address in waiting:
+        for address in self.refs:
             verified(stored, address)
-        while waiting:
-            address = waiting.pop()
-            if address not in found and address in stored:
-                found[address] = _stored_blob(address, verified(stored, address))
-                waiting.extend(found[address].refs)
+
+        def blob_at(address: str) -> Blob | None:
+            return _stored_blob(address, verified(stored, address)) if address in stored else None
+
+        found = reached(self.refs, blob_at)
         return replace(self, made=found) if found else self
+
+
+def reached(refs: Iterable[str], blob_at: Callable[[str], Blob | None]) -> dict[str, Blob]:
+    """Return the blobs that references lead to, directly or not. `blob_at` returns None where the way ends."""
+    found: dict[str, Blob] = {}
+    waiting = list(refs)
+    while waiting:
+        address = waiting.pop()
+        if address not in found and (blob := blob_at(address)) is not None:
+            found[address] = blob
+            waiting.extend(blob.refs)
+    return found
 
 
 def reference(address: str) -> str:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.codec.encoded import Encoded, references, require
+from perdure.codec.encoded import Encoded, reached, references, require
 from perdure.codec.errors import DamagedPartError, Fault, explained, index_step
 from perdure.codec.reader import INDEX_HEAD, Node, Origin, Reader, Source, Tag, parsed
 from perdure.codec.writer import Write, Writer, to_bytes
@@ -60,16 +60,19 @@ class LogNode:
         """Return the blob. Raises CheckpointDamagedError if it was read and is damaged."""
         if self._blob is None:
             with _named_errors(self._origin):
-                data = self._origin.source.bytes(self.hash)
-                self._blob = Blob(self.hash, data, references(data))
+                self._blob = self._stored_blob(self.hash)
         return self._blob
+
+    def _stored_blob(self, address: str) -> Blob:
+        data = self._origin.source.bytes(address)
+        return Blob(address, data, references(data))
 
     def within(self) -> tuple[Mapping[str, Blob], Mapping[str, LogNode]]:
         """Return the blobs and nodes that the blob refers to."""
         if self.needs is None:
             children = {child.hash: child for child in self.children()}
             with _named_errors(self._origin):
-                self.needs = ({} if children else _stored(self.blob().refs, self._origin.source)), children
+                self.needs = ({} if children else reached(self.blob().refs, self._stored_blob)), children
         return self.needs
 
     def children(self) -> tuple[LogNode, ...]:
@@ -188,19 +191,12 @@ def _grow(nodes: list[LogNode], node: LogNode) -> None:
 
 def _take_needs(writer: Writer, blob: Blob, mark: int) -> tuple[Mapping[str, Blob], Mapping[str, LogNode]]:
     """Return what a chunk needs, and remove from the writer the blobs that only this chunk needs."""
-    made: dict[str, Blob] = {}
-    branches: dict[str, LogNode] = {}
-    waiting = list(blob.refs)
-    while waiting:
-        address = waiting.pop()
-        if address in writer.branches:
-            branches[address] = writer.branches[address]
-        elif address not in made:
-            made[address] = writer.blobs[address]
-            waiting.extend(made[address].refs)
+    branches = writer.branches
+    made = reached(blob.refs, lambda address: None if address in branches else writer.blobs[address])
+    inside = [address for each in (blob, *made.values()) for address in each.refs if address in branches]
     while len(writer.blobs) > mark:
         writer.blobs.popitem()
-    return made, branches
+    return made, {address: branches[address] for address in inside}
 
 
 def _read_log(reader: Reader, node: Node) -> Log[Any]:
@@ -230,19 +226,6 @@ def _read_node(address: Any, count: Any, height: Any, size: Any, origin: Origin)
     node = LogNode(address, count, height, origin, _size=size)
     origin.source.branches[address] = node
     return node
-
-
-def _stored(refs: Iterable[str], source: Source) -> dict[str, Blob]:
-    """Return the blobs that a stored chunk refers to, directly or not."""
-    found: dict[str, Blob] = {}
-    waiting = list(refs)
-    while waiting:
-        address = waiting.pop()
-        if address not in found:
-            data = source.bytes(address)
-            found[address] = Blob(address, data, references(data))
-            waiting.extend(found[address].refs)
-    return found
 
 
 def _node_list(nodes: Sequence[LogNode]) -> str:

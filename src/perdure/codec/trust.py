@@ -178,31 +178,24 @@ class Registration:
     decode: Callable[[Any], Any] | None
 
 
-class _Registry:
-    """The registered types of this process, by class and by name."""
-
-    def __init__(self) -> None:
-        self.by_class: dict[type, Registration] = {}
-        self.by_name: dict[str, Registration] = {}
-
-    def add(self, entry: Registration) -> None:
-        rival = self.by_name.get(entry.name)
-        # The same class loaded again (a reloaded module, a notebook cell) replaces itself.
-        if entry.name in _BUILT_IN or (rival is not None and type_name(rival.cls) != type_name(entry.cls)):
-            taken = type_name(rival.cls) if rival else "a built-in type"
-            raise ValueError(
-                f"the name {entry.name!r} for {type_name(entry.cls)!r} is taken by {taken}; "
-                "give another with register_type(..., name=...)"
-            )
-        former = self.by_class.get(entry.cls)
-        for old in filter(None, (rival, former)):
-            self.by_class.pop(old.cls, None)
-            self.by_name.pop(old.name, None)
-        self.by_class[entry.cls] = entry
-        self.by_name[entry.name] = entry
+# The registered types of this process.
+_by_class: dict[type, Registration] = {}
+_by_name: dict[str, Registration] = {}
 
 
-_registry = _Registry()
+def _register(entry: Registration) -> None:
+    rival = _by_name.get(entry.name)
+    # The same class loaded again (a reloaded module, a notebook cell) replaces itself.
+    if entry.name in _BUILT_IN or (rival is not None and type_name(rival.cls) != type_name(entry.cls)):
+        taken = type_name(rival.cls) if rival else "a built-in type"
+        raise ValueError(
+            f"the name {entry.name!r} for {type_name(entry.cls)!r} is taken by {taken}; "
+            "give another with register_type(..., name=...)"
+        )
+    for old in filter(None, (rival, _by_class.get(entry.cls))):
+        _by_class.pop(old.cls, None)
+        _by_name.pop(old.name, None)
+    _by_class[entry.cls] = _by_name[entry.name] = entry
 
 
 @overload
@@ -242,7 +235,7 @@ def register_type(
             f"{type_name(cls)!r} is not a dataclass, enum, named tuple or pydantic model; "
             "give register_type its encode and decode functions"
         )
-    _registry.add(Registration(cls, name or type_name(cls), encode, decode))
+    _register(Registration(cls, name or type_name(cls), encode, decode))
     return cls
 
 
@@ -251,12 +244,12 @@ register_checkpoint_type = register_type
 
 def registration(cls: type) -> Registration | None:
     """Return the registration of exactly this class."""
-    return _registry.by_class.get(cls)
+    return _by_class.get(cls)
 
 
 def stored_name(cls: type) -> str:
     """Return the name of a class in stored data: the registered one, else its own."""
-    entry = _registry.by_class.get(cls)
+    entry = _by_class.get(cls)
     return type_name(cls) if entry is None else entry.name
 
 
@@ -304,7 +297,7 @@ class Trust:
         built_in = _BUILT_IN.get(name)
         if built_in is not None:
             return built_in
-        entry = _registry.by_name.get(name)
+        entry = _by_name.get(name)
         if entry is not None:
             return entry.cls
         found = self._found

@@ -17,6 +17,7 @@ from perdure.engine.inbox import BY_DEADLINE, accepted
 from perdure.engine.journal import STEP, Journal
 from perdure.engine.local_lock import is_read_elsewhere, lock_run, with_initial_states
 from perdure.engine.loop import Closing, Events, RunLoop
+from perdure.engine.questions import terms_of
 from perdure.engine.recovery import Blueprint, LoadedRun, convert_values, fork, is_unfinished, rewind
 from perdure.engine.routing import Routing, accepts, fan_ins_of, route
 from perdure.engine.session import Session, failure_of, final_state, input_digest, is_of_another_program

@@ -95,7 +95,7 @@ class StoreCommitter:
         events: Sequence[PendingEvent] = (),
         consumed: tuple[str, ...] = (),
         done: tuple[str, ...] = (),
-    ) -> CheckpointInfo | None:
+    ) -> CheckpointInfo:
         """Write the checkpoint and move the head, or raise and change nothing.
 
         `consumed` are the commands that it has applied, `done` ids of commands that must not be waiting: their work
@@ -174,24 +174,14 @@ class ChildCommitter:
             self.emit(event)
         return self.journal
 
-    async def commit(
-        self,
-        snapshot: Snapshot,
-        kind: str,
-        *,
-        events: Sequence[PendingEvent] = (),
-        consumed: tuple[str, ...] = (),
-        done: tuple[str, ...] = (),
-    ) -> CheckpointInfo | None:
-        """Record the snapshot. Only the parent has checkpoints, so `checkpoint` events are dropped."""
-        del kind, consumed, done
+    async def commit(self, snapshot: Snapshot, _: str, *, events: Sequence[PendingEvent], **__: object) -> None:
+        """Record the snapshot. Only the parent has checkpoints and commands, so `checkpoint` events are dropped."""
         events = [event for event in events if event.type != "checkpoint"]
         # A sub-workflow must not run ahead of what is recorded of it.
         await self.journal.settle()
         self.journal.record_child_soon(snapshot, events)
         for event in events:
             self.emit(event)
-        return None
 
 
 Committer: TypeAlias = StoreCommitter | ChildCommitter

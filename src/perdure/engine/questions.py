@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import replace
+from datetime import datetime
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,7 @@ from perdure.types import is_instance_of
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
+    from perdure.codec import Values
     from perdure.engine.activation import ActivationRecorder
     from perdure.engine.steps import Steps
     from perdure.engine.superstep import ActivationContext
@@ -130,6 +132,14 @@ class Requests:
     def discard(self) -> None:
         """Withdraw the requests of an attempt that has failed or was suspended."""
         self._context.opened.difference_update(each.id for each in (*self._opened, *self._awaited))
+
+
+def terms_of(request: Request, values: Values) -> Terms:
+    """Return the terms of a request, to pass them on with it."""
+    if request.deadline is None:
+        return Terms(approved_digest=request.approves)
+    default = values.give(request.default)
+    return Terms(deadline=datetime.fromisoformat(request.deadline), default=default, approved_digest=request.approves)
 
 
 def require_approved(value: Any, request: Request | None, context: ActivationContext) -> None:

@@ -13,7 +13,7 @@ import asyncio
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Never, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Never
 from weakref import WeakSet
 
 from perdure.checkpoint import plain_record
@@ -23,7 +23,7 @@ from perdure.data_classes import new_dict, value_class
 from perdure.graph import require_no_exit
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
     from datetime import datetime, timedelta
 
     from perdure.clock import Clock
@@ -32,15 +32,6 @@ if TYPE_CHECKING:
 
 _GRACE_SECONDS = 0.25
 """A shorter period would cut off more unrecorded work; a longer one would delay the commit of the superstep."""
-
-
-@runtime_checkable
-class GraceClock(Protocol):
-    """A clock that decides itself how a grace period passes, such as a virtual one."""
-
-    async def wait_grace(self) -> None:
-        """Wait for one grace period."""
-        ...
 
 
 @value_class
@@ -188,10 +179,9 @@ class Suspender:
         while self._may_suspend:
             assert self.task is not None, "the handler is running"
             cancelled_before = self.task.cancelling()
-            if isinstance(self.clock, GraceClock):
-                await self.clock.wait_grace()
-            else:
-                await self.clock.sleep(_GRACE_SECONDS)
+            # A clock may decide itself how a grace period passes.
+            wait: Callable[[], Awaitable[None]] | None = getattr(self.clock, "wait_grace", None)
+            await (self.clock.sleep(_GRACE_SECONDS) if wait is None else wait())
             # A cancellation from outside may be on its way to the handler: then it ends without us.
             if self._may_suspend and self.task.cancelling() == cancelled_before:
                 self._suspend()

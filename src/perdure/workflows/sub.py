@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint import InterruptedStep, request_event
@@ -21,10 +20,11 @@ from perdure.engine import (
     fan_ins_of,
     kwargs_for_child,
     load,
+    terms_of,
 )
 from perdure.errors import AlreadyAnsweredError, UnknownRequestError
 from perdure.events import WorkflowEvent
-from perdure.graph import Executor, Terms, TimersDue, WorkflowContext, handler, response_handler
+from perdure.graph import Executor, TimersDue, WorkflowContext, handler, response_handler
 from perdure.kernel import Limits, Snapshot, answer, begin_turn, expire, scope_of, wake
 from perdure.typenames import describe, type_of
 from perdure.types import is_instance_of
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from perdure.graph import Graph, WorkflowMessage
-    from perdure.kernel import PendingEvent, Request
+    from perdure.kernel import PendingEvent
     from perdure.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)
@@ -231,17 +231,11 @@ class WorkflowExecutor(Executor):
             event = request_event(request, activation.context.values)
             # A question about an interrupted step is for people: no executor of the parent can answer it.
             if self.propagate_request or request.request_type is InterruptedStep:
-                activation.request(event.data, request.response_type, request.id, _terms(request, give))
+                activation.request(
+                    event.data, request.response_type, request.id, terms_of(request, activation.context.values)
+                )
             else:
                 activation.send(SubWorkflowRequestMessage(event, self.id), None)
-
-
-def _terms(request: Request, give: Callable[[object], Any]) -> Terms:
-    """Return the terms of a request, to pass them on with it."""
-    if request.deadline is None:
-        return Terms(approved_digest=request.approves)
-    deadline = datetime.fromisoformat(request.deadline)
-    return Terms(deadline=deadline, default=give(request.default), approved_digest=request.approves)
 
 
 @dataclass(eq=False)

@@ -6,12 +6,12 @@ import asyncio
 import operator
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from perdure.agents.messages.content import Content
 from perdure.agents.messages.conversation import is_tool_question
 from perdure.agents.messages.message import Message
+from perdure.engine import terms_of
 from perdure.events import WorkflowEvent
 from perdure.graph import Terms
 
@@ -49,12 +49,9 @@ def open_outer_requests(activation: ActivationRecorder, questions: Iterable[Requ
     opened: dict[str, Content] = {}
     for each in questions:
         chosen = f"{each.id}-{activation.idempotency_key}" if activation.is_open(each.id) else each.id
-        give = activation.context.values.give
-        terms = Terms(approved_digest=each.approves)
-        if each.deadline is not None and each.default is not None:
-            # Deadlines inside are not watched, so the outer request takes them over.
-            terms = replace(terms, deadline=datetime.fromisoformat(each.deadline), default=give(each.default))
-        activation.request(give(each.data), each.response_type, chosen, terms)
+        # Deadlines inside are not watched, so the outer request takes them over.
+        values = activation.context.values
+        activation.request(values.give(each.data), each.response_type, chosen, terms_of(each, values))
         opened[chosen] = Content.from_function_call(each.id, _NAME)
     return opened
 

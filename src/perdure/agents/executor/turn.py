@@ -233,27 +233,24 @@ class AgentTurn:
         return response, session if record is None else record.session()
 
     async def _run_agent(self, messages: Sequence[Message], session: Any) -> AgentResponse[Any]:
-        with return_requests(self.agent):
-            return await self._run_agent_once(messages, session)
-
-    async def _run_agent_once(self, messages: Sequence[Message], session: Any) -> AgentResponse[Any]:
         is_streaming = self.ctx.activation.streaming
         kwargs = kwargs_of_executor(self.ctx.get_state(RUN_KWARGS_KEY, {}), self.name)
         tools = self.ctx.get_runtime_tools()
         if tools is not None and _takes_tools(self.agent):
             kwargs["tools"] = tools
-        stream: Any = self.agent.run(list(messages), stream=is_streaming, session=session, **kwargs)
-        if not is_streaming:
-            return await stream
-        if inspect.iscoroutine(stream):
-            stream = await stream
-        updates: list[AgentResponseUpdate] = []
-        async for update in stream:
-            updates.append(update)
-            self._stream_update(update)
-        if hasattr(stream, "get_final_response"):
-            return await stream.get_final_response()
-        return AgentResponse[Any].from_updates(updates)
+        with return_requests(self.agent):
+            stream: Any = self.agent.run(list(messages), stream=is_streaming, session=session, **kwargs)
+            if not is_streaming:
+                return await stream
+            if inspect.iscoroutine(stream):
+                stream = await stream
+            updates: list[AgentResponseUpdate] = []
+            async for update in stream:
+                updates.append(update)
+                self._stream_update(update)
+            if hasattr(stream, "get_final_response"):
+                return await stream.get_final_response()
+            return AgentResponse[Any].from_updates(updates)
 
     def _stream_update(self, update: AgentResponseUpdate) -> None:
         """Stream an update without its requests, which are emitted as request events."""

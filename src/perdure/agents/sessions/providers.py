@@ -16,6 +16,7 @@ from typing_extensions import TypedDict, Unpack, override
 
 from perdure.agents.client.compaction import EXCLUDED
 from perdure.agents.client.middleware import ChatMiddleware, categorize_middleware
+from perdure.agents.messages.conversation import drop_known_messages
 from perdure.agents.messages.message import ATTRIBUTION, Message
 from perdure.agents.messages.responses import AgentResponse
 from perdure.errors import ContentError, MiddlewareException
@@ -338,6 +339,37 @@ def _without_excluded(messages: Iterable[Message]) -> list[Message]:
     return [message for message in messages if not message.additional_properties.get(EXCLUDED)]
 
 
+async def load_context(
+    agent: SupportsAgentRun,
+    providers: Iterable[ContextProvider],
+    session: AgentSession | None,
+    messages: Sequence[Message],
+    options: dict[str, Any] | None = None,
+) -> SessionContext:
+    """Return the context of a run, with what the providers of its session add. Histories that only write add nothing.
+
+    Input that repeats the history is dropped: a workflow used as an agent repeats the conversation in each turn.
+    """
+    context = SessionContext(input_messages=list(messages), options=options)
+    if session is not None:
+        context.session_id, context.service_session_id = session.session_id, session.service_session_id
+        for provider in providers:
+            if not isinstance(provider, HistoryProvider) or provider.load_messages:
+                state = session.state.setdefault(provider.source_id, {})
+                await provider.before_run(agent=agent, session=session, context=context, state=state)
+    context.input_messages = drop_known_messages(context.input_messages, context.get_messages())
+    return context
+
+
+async def store_context(
+    agent: SupportsAgentRun, providers: Sequence[ContextProvider], session: AgentSession, context: SessionContext
+) -> None:
+    """Let the providers store a run, the last provider first."""
+    for provider in reversed(providers):
+        state = session.state.setdefault(provider.source_id, {})
+        await provider.after_run(agent=agent, session=session, context=context, state=state)
+
+
 @dataclass(eq=False, repr=False)
 class HistoryPerCall(ChatMiddleware):
     """Store the history after each model call of one run, so that an interrupted turn leaves its messages."""
@@ -375,7 +407,7 @@ class HistoryPerCall(ChatMiddleware):
         call.response = AgentResponse(messages=response.messages)
         self._known = [*shown, *response.messages]
         self._written += [*new, *response.messages]
-        await self._store(call)
+        await store_context(self._agent, self._providers, self._session, call)
 
     async def finish(self, response: AgentResponse[Any]) -> None:
         """Store results that no model call got as new messages.
@@ -391,9 +423,4 @@ class HistoryPerCall(ChatMiddleware):
         if rest:
             call = SessionContext(session_id=self._run.session_id, input_messages=[])
             call.response = AgentResponse(messages=rest)
-            await self._store(call)
-
-    async def _store(self, call: SessionContext) -> None:
-        for provider in reversed(self._providers):
-            state = self._session.state.setdefault(provider.source_id, {})
-            await provider.after_run(agent=self._agent, session=self._session, context=call, state=state)
+            await store_context(self._agent, self._providers, self._session, call)

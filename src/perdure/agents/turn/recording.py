@@ -215,13 +215,6 @@ def _digest(*about: Iterable[object]) -> str:
     return digest(json.dumps(plain, sort_keys=True, default=lambda value: type(value).__name__).encode())[:16]
 
 
-def record_call(
-    turn: Turn, ask: Callable[[], Awaitable[FinalT]], *, name: str, count: Callable[[FinalT], None]
-) -> Awaitable[FinalT]:
-    """Make a call as a step of the turn, or return its recorded result. Its number is taken now."""
-    return turn.call_model(name, turn.next_model_call(), ask, count)
-
-
 def record_stream(
     turn: Turn,
     make: Callable[[], ResponseStream[UpdateT, FinalT]],

@@ -19,11 +19,11 @@ from perdure.agents import (
     Message,
     SessionContext,
     Turn,
-    drop_known_messages,
+    load_context,
     normalize_messages,
     normalize_tools,
-    record_call,
     record_stream,
+    store_context,
     token_spending,
 )
 from perdure.engine import Closing
@@ -132,7 +132,9 @@ class AgentCall:
         """Return the response when it is complete."""
         await self._begin()
         if self._is_step:
-            response, outcome = await record_call(self.turn, self._complete, name=_STEP, count=self._count)
+            response, outcome = await self.turn.call_model(
+                _STEP, self.turn.next_model_call(), self._complete, self._count
+            )
             self._apply(outcome)
         else:
             response, _ = await self._complete()
@@ -208,19 +210,8 @@ class AgentCall:
         if session is None and agent.context_providers:
             session = AgentSession()
         self._stored_in = session
-        self.context = SessionContext(
-            session_id=None if session is None else session.session_id,
-            service_session_id=None if session is None else session.service_session_id,
-            input_messages=list(self.messages),
-        )
-        for provider in agent.context_providers:
-            if session is not None and (not isinstance(provider, HistoryProvider) or provider.load_messages):
-                state = session.state.setdefault(provider.source_id, {})
-                await provider.before_run(agent=agent, session=session, context=self.context, state=state)
-        # Inside another workflow agent, this one may get the conversation repeated.
-        self.messages = self.context.input_messages = drop_known_messages(
-            self.context.input_messages, self.context.get_messages()
-        )
+        self.context = await load_context(agent, agent.context_providers, session, self.messages)
+        self.messages = self.context.input_messages
 
     async def _events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Yield the workflow's events until it is idle."""
@@ -249,11 +240,10 @@ class AgentCall:
             return
         self.context.input_messages = to_plain_messages(self.context.input_messages)
         self.context.set_response(_for_history(response, self.asked_again))
-        for provider in reversed(self.agent.context_providers):
-            state = session.state.setdefault(provider.source_id, {})
-            await provider.after_run(agent=self.agent, session=session, context=self.context, state=state)
-            if type(provider) is InMemoryHistoryProvider and stores_own_output(self.agent):
-                known = await provider.get_messages(session.session_id, state=state)
+        await store_context(self.agent, self.agent.context_providers, session, self.context)
+        for provider in self.agent.context_providers if stores_own_output(self.agent) else ():
+            if type(provider) is InMemoryHistoryProvider:
+                known = await provider.get_messages(session.session_id, state=session.state[provider.source_id])
                 self.position.heard[provider.source_id] = len(known)
                 self.position.store(self.state)
 
