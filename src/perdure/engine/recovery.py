@@ -319,8 +319,10 @@ async def rewind(blueprint: Blueprint, binding: Binding, *, run_id: str, checkpo
     async with lock_run(store.place, run_id):
         lease = await store.acquire(run_id)
         try:
-            record, head = await _head_of(binding, lease)
-            await store.rewind(lease, expected_head=head, to=checkpoint_id, nonce=nonce)
+            record = await store.run(run_id)
+            if record is None or record.head is None:
+                raise RunNotFoundError(run_id)  # it was deleted meanwhile
+            await store.rewind(lease, expected_head=record.head, to=checkpoint_id, nonce=nonce)
         finally:
             await store.release(lease)
     run.origin, run.position = replace(_origin(record), nonce=nonce), record.position
