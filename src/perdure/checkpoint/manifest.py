@@ -43,17 +43,20 @@ _ENTRY_LENGTH = 48
 
 @value_class
 class Contents:
-    """The entries of one checkpoint. Those in `pieces` and `toc` override those `listed` in the base."""
+    """The entries of one checkpoint. Those in `pieces` and `toc` override those `listed` in the base.
+
+    Attributes:
+        pieces: Inline texts.
+        gone: The paths of the base that no longer exist, in order.
+        spent: The total size of the differences from the base in all checkpoints since it was written.
+    """
 
     pieces: Mapping[str, bytes] = field(default_factory=new_dict)
-    """Inline texts."""
     toc: Mapping[str, str] = field(default_factory=new_dict)
     base: str | None = None
     listed: Mapping[str, str] = field(default_factory=new_dict)
     gone: Mapping[str, None] = field(default_factory=new_dict)
-    """The paths of the base that no longer exist, in order."""
     spent: int = 0
-    """The total size of the differences from the base in all checkpoints since it was written."""
 
     @classmethod
     def of(cls, manifest: Manifest, blobs: Mapping[str, bytes]) -> Contents:
@@ -299,14 +302,17 @@ def require_graph(tree: Any) -> dict[str, Any]:
 
 @value_class
 class Written:
-    """A checkpoint, as the writer of the next one needs it."""
+    """A checkpoint, as the writer of the next one needs it.
+
+    Attributes:
+        snapshot: The snapshot it was made of; None if entries must be compared one by one.
+        changed: The values that differ from the previous checkpoint.
+    """
 
     manifest: Manifest | None = None
     contents: Contents = field(default_factory=Contents)
     snapshot: Snapshot | None = None
-    """The snapshot it was made of; None if entries must be compared one by one."""
     changed: frozenset[str] = frozenset()
-    """The values that differ from the previous checkpoint."""
 
 
 class Reader:

@@ -69,6 +69,14 @@ class ActivationRecorder:
     """The effects of one attempt, collected behind the `WorkflowContext` of its handler.
 
     Most handlers only send messages, so the rest (state, requests, steps, questions) is created on first use.
+
+    Attributes:
+        streaming: True if the caller reads a stream.
+        source_executor_ids: The executors that sent the message.
+        child: The sub-workflow of the executor, if this activation advanced it.
+        asked_inside: Open requests of an agent that is a workflow, with their deadlines.
+        task: The handler's own task.
+        _own_events: The number of times the handler itself emitted each event.
     """
 
     activation: Activation
@@ -78,17 +86,12 @@ class ActivationRecorder:
     executor_id: str = field(init=False)
     run_id: str = field(init=False)
     streaming: bool = field(init=False)
-    """True if the caller reads a stream."""
     source_executor_ids: Sequence[str] = field(init=False)
-    """The executors that sent the message."""
     child: Snapshot | None = field(default=None, init=False)
-    """The sub-workflow of the executor, if this activation advanced it."""
     asked_inside: Mapping[str, Request] = field(default_factory=new_dict, init=False)
-    """Open requests of an agent that is a workflow, with their deadlines."""
     span: Span = field(default=NO_SPAN, init=False)
     failure: WorkflowErrorDetails | None = field(default=None, init=False)
     task: asyncio.Task[Any] | None = field(default=None, init=False)
-    """The handler's own task."""
     cancelled_before: int = field(default=0, init=False)
     yielded: list[Any] = field(default_factory=new_list, init=False)
     requests: Requests | None = field(default=None, init=False)
@@ -99,7 +102,6 @@ class ActivationRecorder:
     _is_over: bool = field(default=False, init=False)
     _events: list[PendingEvent | _Placeholder] = field(default_factory=new_list, init=False)
     _own_events: Counter[str] | None = field(default=None, init=False)
-    """The number of times the handler itself emitted each event."""
     _sent: list[tuple[Any, str | None, Moment | None]] = field(default_factory=new_list, init=False)
     _outputs: list[tuple[OutputKind, Any, bool]] = field(default_factory=new_list, init=False)
     _shown: list[Any] = field(default_factory=new_list, init=False)

@@ -62,11 +62,25 @@ InvocationKwargs: TypeAlias = "WorkflowInvocationKwargs | Mapping[str, Any]"
 
 @value_class
 class Call:
-    """The arguments of a call on a run."""
+    """The arguments of a call on a run.
+
+    Attributes:
+        message_id: Identifies the message, so that one given twice is applied once.
+        deadline: The deadline of the run: UTC, ISO 8601.
+        waits: True to wait for timers, or to leave the run asleep.
+        attach_if_exists: True if the message is for a new run only: an existing one simply continues.
+        skip_past_events: True if events of earlier calls are of no interest.
+        commit_input_only: True if the input is made durable and nothing is run.
+        token: The fencing token of the lease, if a scheduler chose it.
+        lease: The lease, if the caller has acquired it.
+        is_hosted: True if nobody asked for this very run: a failed, quarantined or cancelled one is left as it is.
+        repeats_answers: True if answers that the run already has may be given again.
+        emit_open_requests: True to emit the requests that are still open after the answers are applied.
+        only_cancels: True if only a cancellation is applied and nothing is run.
+    """
 
     message: Any = ABSENT
     message_id: str | None = None
-    """Identifies the message, so that one given twice is applied once."""
     responses: Mapping[str, Any] | None = None
     cancels: frozenset[str] = frozenset()
     """Ids of requests to cancel. Those that are not open are ignored."""
@@ -79,32 +93,21 @@ class Call:
     streaming: bool = False
     takeover: bool = False
     deadline: str | None = None
-    """The deadline of the run: UTC, ISO 8601."""
     budget: Mapping[str, float] | None = None
     abandons: bool = False
     """True if the message abandons a superstep that failed or was cancelled in this process."""
     tags: str | None = None
     """The tags of a new run, as a JSON object."""
     waits: bool = True
-    """True to wait for timers, or to leave the run asleep."""
     attach_if_exists: bool = False
-    """True if the message is for a new run only: an existing one simply continues."""
     skip_past_events: bool = False
-    """True if events of earlier calls are of no interest."""
     commit_input_only: bool = False
-    """True if the input is made durable and nothing is run."""
     token: int | None = None
-    """The fencing token of the lease, if a scheduler chose it."""
     lease: Lease | None = None
-    """The lease, if the caller has acquired it."""
     is_hosted: bool = False
-    """True if nobody asked for this very run: a failed, quarantined or cancelled one is left as it is."""
     repeats_answers: bool = False
-    """True if answers that the run already has may be given again."""
     emit_open_requests: bool = False
-    """True to emit the requests that are still open after the answers are applied."""
     only_cancels: bool = False
-    """True if only a cancellation is applied and nothing is run."""
 
     @property
     def names_a_run(self) -> bool:
@@ -119,19 +122,22 @@ class Call:
 
 @value_class
 class CallInput:
-    """The accepted input of a call."""
+    """The accepted input of a call.
+
+    Attributes:
+        kind: The kind of the checkpoint that applies it; None if there is nothing to apply.
+        done: The ids of commands that would give the same answers.
+        shown: A short form of each answer, by request id.
+    """
 
     kind: str | None
-    """The kind of the checkpoint that applies it; None if there is nothing to apply."""
     answers: tuple[tuple[Request, object], ...]
     dropped: tuple[Request, ...]
     """Requests that are closed without an answer."""
     kwargs: dict[str, Any]
     limits: Limits
     done: tuple[str, ...]
-    """The ids of commands that would give the same answers."""
     shown: Mapping[str, str]
-    """A short form of each answer, by request id."""
     revokes_cancel: bool = False
     message_id: str | None = None
 

@@ -63,17 +63,20 @@ _IN_MEMORY = "memory"
 
 @dataclass(eq=False)
 class Session:
-    """One call, from acquiring the lease to releasing it. Afterwards the workflow instance holds `run`."""
+    """One call, from acquiring the lease to releasing it. Afterwards the workflow instance holds `run`.
+
+    Attributes:
+        before: The run that the workflow instance had before the call.
+        _message: The message of the call; ABSENT if it is the one that began the run, given again.
+    """
 
     blueprint: Blueprint
     call: Call
     before: LoadedRun | None
-    """The run that the workflow instance had before the call."""
     changes: ChangeDetector
     run: LoadedRun | None = field(default=None, init=False)
     lock: LocalLock = field(init=False)
     _message: Any = field(init=False)
-    """The message of the call; ABSENT if it is the one that began the run, given again."""
     _input: CallInput | None = field(default=None, init=False)
     _span: Span = field(default=NO_SPAN, init=False)
     _has_run: bool = field(default=False, init=False)

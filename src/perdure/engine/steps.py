@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain, takewhile
@@ -37,7 +36,7 @@ from perdure.failures import note_step
 from perdure.tracing import current, traced
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Coroutine, Iterator, Mapping, Sequence
 
     from perdure.engine.activation import ActivationRecorder
     from perdure.engine.superstep import ActivationContext
@@ -359,19 +358,15 @@ class Steps:
     async def _call(self, step: _Step, running: RunningStep) -> Any:
         call, owner = step.call, self.owner
         span = owner.span.child("perdure.step", step=call.name, executor_id=owner.executor_id)
-        with traced(span), current(span), self._spending(running):
-            work = step.task.call(call.fn, call.args, running)
-            if call.timeout is None:
-                return await work
-            late = StepTimeoutError(call.name, seconds=call.timeout)
-            return await within(self._context.clock, call.timeout, work, late)
-
-    @contextmanager
-    def _spending(self, running: RunningStep) -> Generator[None]:
-        """Let the activation see what a step spends before the step has ended."""
+        # The activation sees what a step spends before the step has ended.
         self.in_flight.append(running)
         try:
-            yield
+            with traced(span), current(span):
+                work = step.task.call(call.fn, call.args, running)
+                if call.timeout is None:
+                    return await work
+                late = StepTimeoutError(call.name, seconds=call.timeout)
+                return await within(self._context.clock, call.timeout, work, late)
         finally:
             self.in_flight.remove(running)
 

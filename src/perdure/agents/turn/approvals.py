@@ -60,14 +60,17 @@ class Question:
 
 @dataclass(slots=True)
 class Batch:
-    """The questions of one model response, and its other calls, which wait for the answers."""
+    """The questions of one model response, and its other calls, which wait for the answers.
+
+    Attributes:
+        owner: The agent that asks. Agents that share a session may ask at the same time under the same id.
+        key: The batch's name in the session: its owner and the id of its first question.
+    """
 
     questions: list[Question]
     waiting: list[Content] = field(default_factory=list[Content])
     owner: str = ""
-    """The agent that asks. Agents that share a session may ask at the same time under the same id."""
     key: str = ""
-    """The batch's name in the session: its owner and the id of its first question."""
 
     def __post_init__(self) -> None:
         self.key = self.key or (f"{self.owner}/{self.questions[0].id}" if self.questions else "")

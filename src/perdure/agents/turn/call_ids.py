@@ -24,13 +24,16 @@ _ID_LENGTH_MAX: Final = 48
 
 @dataclass(slots=True)
 class CallIds:
-    """Give the calls of one response ids that are not in use. Valid ids stay."""
+    """Give the calls of one response ids that are not in use. Valid ids stay.
+
+    Attributes:
+        owner: The agent that makes the calls. Agents that share a session may run in parallel.
+        is_stored_by_provider: True if the provider stores the conversation: it knows the calls by its own ids.
+    """
 
     owner: str
-    """The agent that makes the calls. Agents that share a session may run in parallel."""
     taken: set[str]
     is_stored_by_provider: bool
-    """True if the provider stores the conversation: it knows the calls by its own ids."""
     _seen: dict[str, list[tuple[Content, str]]] = field(default_factory=dict[str, "list[tuple[Content, str]]"])
     _of_updates: dict[str, str] = field(default_factory=dict[str, str])
 

@@ -188,32 +188,35 @@ class FunctionInvocationLayer(ChatLayer[OptionsT], Generic[OptionsT]):
 
 @dataclass(slots=True)
 class TurnLoop:
-    """One request to a client, with all the model and tool calls it leads to."""
+    """One request to a client, with all the model and tool calls it leads to.
+
+    Attributes:
+        ask: The next layer: `ask(messages, stream=..., options=...)`.
+        messages: The conversation as it happened. The model sees a repaired copy.
+        produced: The messages of this request.
+        streamed: The updates of the last model call.
+        is_closed: True if the model may call no more tools.
+        asked: Questions that the activation has to ask.
+        times: When the turn started, and when each round of tool calls ended; only with a limit.
+    """
 
     ask: Callable[..., Any]
-    """The next layer: `ask(messages, stream=..., options=...)`."""
     caller: ToolCaller
     messages: list[Message]
-    """The conversation as it happened. The model sees a repaired copy."""
     options: dict[str, Any]
     limits: FunctionInvocationConfiguration
     stream: bool
     produced: list[Message] = field(default_factory=list[Message], init=False)
-    """The messages of this request."""
     response: ChatResponse[Any] = field(default_factory=ChatResponse[Any], init=False)
     usage: UsageDetails | None = field(default=None, init=False)
     calls_made: int = field(default=0, init=False)
     failures_in_a_row: int = field(default=0, init=False)
     refused_answers: int = field(default=0, init=False)
     streamed: list[ChatResponseUpdate] = field(default_factory=list[ChatResponseUpdate], init=False)
-    """The updates of the last model call."""
     is_closed: bool = field(default=False, init=False)
-    """True if the model may call no more tools."""
     is_over: bool = field(default=False, init=False)
     asked: list[Content] = field(default_factory=list[Content], init=False)
-    """Questions that the activation has to ask."""
     times: list[float] = field(default_factory=list[float], init=False)
-    """When the turn started, and when each round of tool calls ended; only with a limit."""
     _own_session: SimpleNamespace | None = field(default=None, init=False)
 
     async def respond(self) -> ChatResponse[Any]:

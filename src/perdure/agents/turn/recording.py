@@ -35,6 +35,12 @@ class Turn:
 
     A turn is identified by its input (`told`) and a number if the input repeats: parallel turns may start in any order.
     `traits` identify an agent without a name.
+
+    Attributes:
+        returns_requests: True if the caller gets the agent's questions. Otherwise, in a workflow, the activation asks
+            them.
+        times_asked: How often the activation has asked questions of this turn.
+        _has_failed: True if the last model call failed, so that another turn may continue from it.
     """
 
     name: str
@@ -42,15 +48,12 @@ class Turn:
     traits: InitVar[Iterable[object]] = ()
     activation: ActivationRecorder | None = field(default_factory=activation_at_work)
     returns_requests: bool = False
-    """True if the caller gets the agent's questions. Otherwise, in a workflow, the activation asks them."""
     times_asked: int = field(default=0, init=False)
-    """How often the activation has asked questions of this turn."""
     key: str = field(default="", init=False)
     number: int = field(default=0, init=False)
     _turns: Numbering = field(default_factory=Numbering, init=False)
     _calls: Numbering = field(default_factory=Numbering, init=False)
     _has_failed: bool = field(default=False, init=False)
-    """True if the last model call failed, so that another turn may continue from it."""
 
     def __post_init__(self, told: Iterable[object], traits: Iterable[object]) -> None:
         if self.activation is not None:

@@ -78,13 +78,16 @@ class CallOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ToolCaller:
-    """Make the tool calls of one turn."""
+    """Make the tool calls of one turn.
+
+    Attributes:
+        tools: The model's tools. Tools may change this list during the turn.
+        hidden: Tools that can be called without being shown to the model.
+    """
 
     turn: Turn
     tools: list[Any]
-    """The model's tools. Tools may change this list during the turn."""
     hidden: Sequence[FunctionTool]
-    """Tools that can be called without being shown to the model."""
     middleware: Sequence[Any]
     kwargs: Mapping[str, Any]
     session: Any
