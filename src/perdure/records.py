@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 BlobKind: TypeAlias = Literal["json", "raw"]
 
+# The state in which its head leaves a run: with work, waiting for an answer, sleeping, idle, or cancelled.
 HeadStatus: TypeAlias = Literal["running", "waiting", "sleeping", "idle", "cancelled"]
-"""The state in which its head leaves a run: with work, waiting for an answer, sleeping, idle, or cancelled."""
 
+# Reason why a run does not go on by itself: it failed, is quarantined ("parked"), or has moved to another store.
 HaltKind: TypeAlias = Literal["failed", "parked", "exported"]
-"""Reason why a run does not go on by itself: it failed, is quarantined ("parked"), or has moved to another store."""
 
+# The status of a run: as its head leaves it, or halted.
 RunStatus: TypeAlias = Literal[
     "running", "waiting", "sleeping", "idle", "cancelled", "failed", "quarantined", "exported", "parked"
 ]
-"""The status of a run: as its head leaves it, or halted."""
 
 _DIGEST_SIZE = 20
 
+# Special paths in a stored table of contents. No path of a blob begins with a slash.
 _REF, _BASE, _GONE = "/ref/", "/base", "/gone/"
-"""Special paths in a stored table of contents. No path of a blob begins with a slash."""
 
 
 _compact = json.JSONEncoder(separators=(",", ":")).encode
@@ -67,6 +67,12 @@ class Manifest:
 
     Small values that change with every checkpoint are not blobs: `pieces` holds them. Most of a long table of contents
     can be in a blob: the `base`.
+
+    Attributes:
+        pieces: Values that are in the checkpoint itself, by path, as a JSON object. A store never reads it.
+        refs: The blobs that `pieces` refers to directly.
+        base: A blob with further entries of the table of contents. Entries of `toc` and `pieces` override its own.
+        gone: Paths of the base that no longer exist.
     """
 
     checkpoint_id: str
@@ -79,13 +85,9 @@ class Manifest:
     header: bytes = field(repr=False)
     toc: Mapping[str, str] = field(repr=False)
     pieces: bytes = field(default=b"", repr=False)
-    """Values that are in the checkpoint itself, by path, as a JSON object. A store never reads it."""
     refs: tuple[str, ...] = ()
-    """The blobs that `pieces` refers to directly."""
     base: str | None = None
-    """A blob with further entries of the table of contents. Entries of `toc` and `pieces` override its own."""
     gone: tuple[str, ...] = field(default=(), repr=False)
-    """Paths of the base that no longer exist."""
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -260,38 +262,45 @@ class Owner:
 
 @value_class
 class Lease:
-    """A lease: the right to advance one run. Every write carries the fencing token; a replaced token writes nothing."""
+    """A lease: the right to advance one run. Every write carries the fencing token; a replaced token writes nothing.
+
+    Attributes:
+        attempts: The number of this attempt to advance the run from its head. Progress starts the count again.
+        halt: The halt that this lease has ended.
+        record: The run as it was when the lease was taken, which saves another read. None if the store does not
+            return it.
+    """
 
     run_id: str
     token: int
     owner: Owner
     attempts: int = 1
-    """The number of this attempt to advance the run from its head. Progress starts the count again."""
     halt: Halt | None = None
-    """The halt that this lease has ended."""
     record: RunRecord | None = field(default=None, repr=False, compare=False)
-    """The run as it was claimed, which saves another read. None if the store does not return it."""
 
 
 @value_class
 class Commit:
-    """All changes of one commit, made in one transaction."""
+    """All changes of one commit, made in one transaction.
+
+    Attributes:
+        blobs: Every blob that the checkpoint needs and its predecessor may not have.
+        consumed: The ids of commands that this checkpoint has applied. They leave the inbox.
+        taken: Ids of which no command may wait unless it is consumed here: this checkpoint has done their work.
+        events: The events of the commit. The store numbers them.
+        facts: What listings show of the run. None leaves it unknown.
+    """
 
     manifest: Manifest
     blobs: tuple[Blob, ...]
-    """Every blob that the checkpoint needs and its predecessor may not have."""
     expected_head: str | None
     settled: bool
     status: HeadStatus = "running"
     wake_at: str | None = None
     consumed: tuple[str, ...] = ()
-    """The ids of commands that this checkpoint has applied. They leave the inbox."""
     taken: tuple[str, ...] = ()
-    """Ids of which no command may wait unless it is consumed here: this checkpoint has done their work."""
     events: NewEvents | None = None
-    """The events of the commit. The store numbers them."""
     facts: RunFacts | None = None
-    """What listings show of the run. None leaves it unknown."""
 
 
 @value_class
@@ -307,23 +316,26 @@ class RunFacts:
 
 @value_class
 class NewEvents:
-    """The events of one commit, as one value."""
+    """The events of one commit, as one value.
+
+    `refs` are the blobs that `data` refers to directly, `blobs` those to be written with it.
+    """
 
     count: int
     data: bytes = field(repr=False)
     refs: tuple[str, ...] = ()
-    """The blobs that `data` refers to directly."""
     blobs: tuple[Blob, ...] = field(default=(), repr=False)
-    """Blobs to be written with them."""
 
 
 @value_class
 class EventBatch:
-    """The stored events of one commit, numbered from `first` on. The first event of a run is 1."""
+    """The stored events of one commit, numbered from `first` on. The first event of a run is 1.
+
+    Retention may have removed the checkpoint `checkpoint_id` of the commit.
+    """
 
     run_id: str
     checkpoint_id: str
-    """The commit that they belong to. Retention may have removed its checkpoint."""
     first: int
     count: int
     data: bytes = field(repr=False)
@@ -342,20 +354,24 @@ class EventBatch:
 
 @value_class
 class Command:
-    """Something from outside that waits in a run's inbox: an answer, a message, a cancellation."""
+    """Something from outside that waits in a run's inbox: an answer, a message, a cancellation.
+
+    Attributes:
+        id: The first command with an id stays in the inbox; later ones are ignored.
+        refs: The blobs that `data` refers to directly.
+        blobs: Blobs to be written with it; empty on reading.
+        expects: A path and a hash: the blob that the run's head must have there on posting. A rewind drops such
+            commands.
+        number: Assigned by the store, growing in each inbox.
+    """
 
     id: str
-    """The first command with an id stays in the inbox; later ones are ignored."""
     kind: str
     data: bytes = field(repr=False)
     refs: tuple[str, ...] = ()
-    """The blobs that `data` refers to directly."""
     blobs: tuple[Blob, ...] = field(default=(), repr=False)
-    """Blobs to be written with it; empty on reading."""
     expects: tuple[str, str] | None = None
-    """A path and a hash: the blob that the run's head must have there on posting. A rewind drops such commands."""
     number: int = 0
-    """Assigned by the store, growing in each inbox."""
 
     def checksum(self, *, run_id: str) -> str:
         """Return a hash of everything, stored beside it and compared on reading."""
@@ -379,17 +395,20 @@ class Mark:
 
 @value_class
 class JournalRecord:
-    """A finished piece of the superstep in progress."""
+    """A finished piece of the superstep in progress.
+
+    Attributes:
+        key: A later record with the same key replaces the earlier one.
+        refs: The blobs that `data` refers to directly.
+        blobs: Blobs to be written with it; empty on reading.
+        is_progress: It shows that the run makes progress. Notes that an attempt makes about itself do not. Not stored.
+    """
 
     key: str
-    """A later record with the same key replaces the earlier one."""
     data: bytes = field(repr=False)
     refs: tuple[str, ...] = ()
-    """The blobs that `data` refers to directly."""
     blobs: tuple[Blob, ...] = field(default=(), repr=False)
-    """Blobs to be written with it; empty on reading."""
     is_progress: bool = field(default=True, compare=False, repr=False)
-    """It shows that the run makes progress. Notes that an attempt makes about itself do not. Not stored."""
 
     def checksum(self, *, run_id: str, head: str | None) -> str:
         """Return a hash of the record and its place, stored beside it and compared on reading."""
@@ -426,20 +445,23 @@ class ArchivedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """Everything that a store has of a run, to be stored elsewhere."""
+    """Everything that a store has of a run, to be stored elsewhere.
+
+    Attributes:
+        record: Without an owner and attempts, which belong to the store that it leaves. A store archives it without a
+            halt; if there is one, it is restored with it.
+        checkpoints: In commit order.
+        blobs: Every blob that the run needs, each with its references.
+        inbox: In order, with their former numbers.
+        events: In order. Earlier events were removed.
+    """
 
     record: RunRecord
-    """Without an owner and attempts, which belong to the store that it leaves. A store archives it without a halt; if
-    there is one, it is restored with it."""
     checkpoints: tuple[ArchivedCheckpoint, ...]
-    """In commit order."""
     blobs: tuple[Blob, ...] = field(repr=False)
-    """Every blob that the run needs, each with its references."""
     journal: tuple[JournalRecord, ...] = ()
     inbox: tuple[Command, ...] = ()
-    """In order, with their former numbers."""
     events: tuple[EventBatch, ...] = ()
-    """In order. Earlier events were removed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,19 +44,27 @@ class Trail(Generic[ItemT]):
 
 _EMPTY: Trail[Any] = Trail()
 
+# A user's value as the engine keeps it; opaque to the kernel.
 Value: TypeAlias = object
-"""A user's value as the engine keeps it; opaque to the kernel."""
 
+# A scope and a key in it.
 StateKey: TypeAlias = tuple[str, str]
-"""A scope and a key in it."""
 
+# A time in UTC as ISO 8601 text, which sorts like time.
 Moment: TypeAlias = str
-"""A time in UTC as ISO 8601 text, which sorts like time."""
 
 
 @value_class
 class Request:
-    """A question to the outside that has no answer yet."""
+    """A question to the outside that has no answer yet.
+
+    Attributes:
+        default: The answer that applies once the deadline has passed.
+        approves: The digest of the value that the answer approves.
+        resumes: The activation_id of the suspended activation that awaits the answer; None if a response handler gets
+            it.
+        refusals: Why stored answers did not fit.
+    """
 
     id: str
     executor_id: str
@@ -66,13 +74,9 @@ class Request:
     opened_at: Moment | None = None
     deadline: Moment | None = None
     default: Value | None = None
-    """The answer that applies once the deadline has passed."""
     approves: str | None = None
-    """The digest of the value that the answer approves."""
     resumes: str | None = None
-    """The activation_id of the suspended activation that awaits the answer; None if a response handler gets it."""
     refusals: tuple[str, ...] = ()
-    """Why stored answers did not fit."""
 
 
 @value_class
@@ -80,7 +84,9 @@ class Delivery:
     """An addressed message that waits for the next superstep.
 
     `values` holds one message, or those that a fan-in gathered. `send` identifies the sending: copies for several
-    targets share it. `asked_for` is the target that the sender named.
+    targets share it. `asked_for` is the target that the sender named. `activation_id` is set for a suspended
+    activation, which keeps the id of its first attempt. `woken_at` is set for a sub-workflow whose timers are due up to
+    this moment; there is no message then.
     """
 
     target_id: str
@@ -91,20 +97,20 @@ class Delivery:
     asked_for: str | None = None
     answers: Request | None = None
     activation_id: str | None = None
-    """Set for a suspended activation, which keeps the id of its first attempt."""
     woken_at: Moment | None = None
-    """Set for a sub-workflow whose timers are due up to this moment. There is no message then."""
 
 
 @value_class
 class Output:
-    """A value that an executor yielded."""
+    """A value that an executor yielded.
+
+    `is_whole` is True if a streaming reader gets it as one event although it could be streamed in pieces.
+    """
 
     executor_id: str
     kind: OutputKind
     data: Value
     is_whole: bool = False
-    """True if a streaming reader gets it as one event although it could be streamed in pieces."""
 
 
 @value_class
@@ -163,6 +169,11 @@ class Snapshot:
 
     `iteration` counts the supersteps of the turn, `since_input` those since the last input from outside.
     `fan_in` holds the messages gathered so far: by group, by source, in the order of sending.
+
+    Attributes:
+        received: Ids of the messages received from outside, so that one sent twice is applied once.
+        carried: Journal records of activations that have not ended, by key.
+        scope: Set while a sub-workflow runs: the activation of its parent that runs it.
     """
 
     turn: int = 0
@@ -179,15 +190,12 @@ class Snapshot:
     kwargs: Value = None
     withheld_kwargs: tuple[str, ...] = ()
     received: Trail[str] = _EMPTY
-    """Ids of the messages received from outside, so that one sent twice is applied once."""
     suspended: tuple[Suspended, ...] = ()
     delayed: tuple[Delayed, ...] = ()
     carried: Mapping[str, Value] = field(default_factory=new_dict)
-    """Journal records of activations that have not ended, by key."""
     cancelled: Cancelled | None = None
     limits: Limits = Limits()
     scope: str = ""
-    """Set while a sub-workflow runs: the activation of its parent that runs it."""
 
     @property
     def is_idle(self) -> bool:
