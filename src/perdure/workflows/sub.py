@@ -66,6 +66,10 @@ class SubWorkflowRequestMessage:
         return SubWorkflowResponseMessage(data, self.source_event)
 
 
+_DEPTH_MAX = 50
+"""Limits how deep sub-workflows are nested. The work for a message grows with the third power of the depth."""
+
+
 class WorkflowExecutor(Executor):
     """Run a workflow as a node of another.
 
@@ -87,6 +91,13 @@ class WorkflowExecutor(Executor):
         super().__init__(id, **kwargs)
         if workflow.checkpoint_storage is not None:
             logger.warning("the storage of the workflow inside %r is not used: the parent's checkpoints contain it", id)
+        inner = [each for each in workflow.executors.values() if isinstance(each, WorkflowExecutor)]
+        self._depth = 1 + max((each._depth for each in inner), default=0)
+        if self._depth > _DEPTH_MAX:
+            raise ValueError(
+                f"sub-workflow {id!r} contains {self._depth - 1} levels of sub-workflows, and {_DEPTH_MAX - 1} is the "
+                "most: every level records the supersteps of those inside it; put them beside each other"
+            )
         self.workflow = workflow
         self.allow_direct_output = allow_direct_output
         self.propagate_request = propagate_request

@@ -277,8 +277,11 @@ class AgentExecutor(Executor):
 
     @property
     def yields_responses(self) -> bool:
-        """Return True if a response is an output at once. A subclass that returns False yields it itself."""
-        return True
+        """Return True if a response is an output at once. A subclass that returns False yields it itself.
+
+        The former name, `tells_turns`, still works.
+        """
+        return getattr(self, "tells_turns", True)
 
     @handler
     async def run(self, request: AgentExecutorRequest, ctx: Context) -> None:

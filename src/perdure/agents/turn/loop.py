@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from perdure.agents.client.middleware import CallNext, ChatContext, MiddlewareTypes
     from perdure.agents.client.streaming import ChatStream
     from perdure.agents.tools.tool import FunctionTool
+    from perdure.clock import Clock
 
 _OUT_OF_CALLS: Final = "No more tools may be called in this turn, and there is no answer without them."
 _VISIBLE: Final = frozenset({"data", "uri", "error", "hosted_file", "hosted_vector_store"})
@@ -455,6 +456,11 @@ class TurnLoop:
             self.options["tool_choice"] = None
         return outcome
 
+    @property
+    def _clock(self) -> Clock:
+        activation = self.caller.turn.activation
+        return SystemClock() if activation is None else activation.context.clock
+
     async def _check_time(self) -> None:
         """Compare the time with the limit. Times are recorded, so that a resumed turn decides as before."""
         seconds_max, turn = self.limits.get("max_duration_seconds"), self.caller.turn
@@ -462,7 +468,7 @@ class TurnLoop:
             return
 
         async def read_clock() -> float:
-            return SystemClock().now().timestamp()
+            return self._clock.now().timestamp()
 
         self.times.append(await turn.call("time", turn.tool_key("time", len(self.times)), read_clock, "rerun"))
         self.is_closed |= self.times[-1] - self.times[0] >= seconds_max
