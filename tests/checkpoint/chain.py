@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.checkpoint import Author, Reader, Writer
+from perdure.checkpoint import Author, CheckpointWriter, Reader
 from perdure.codec import Codec, CodedValues, Kept, Trust, references
 from perdure.kernel import Trail
 from perdure.records import NewRun
@@ -15,7 +15,7 @@ from perdure.records import NewRun
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from perdure.checkpoint import Written
+    from perdure.checkpoint import WrittenCheckpoint
     from perdure.kernel import Snapshot
     from perdure.records import Blob, Manifest
 
@@ -51,7 +51,7 @@ class Chain:
 
     def __init__(self, graph: Mapping[str, Any] | None = None) -> None:
         self.graph = graph or {"signature": "x"}
-        self.writer = Writer(CODEC, self.graph, AUTHOR)
+        self.writer = CheckpointWriter(CODEC, self.graph, AUTHOR)
         self.head: Manifest | None = None
         self.blobs: dict[str, bytes] = {}
         """The parts of the head."""
@@ -102,9 +102,9 @@ class Chain:
         self.go_on(reader.written(snapshot))
         return snapshot
 
-    def go_on(self, written: Written | None) -> None:
+    def go_on(self, written: WrittenCheckpoint | None) -> None:
         """Go on with another writer."""
-        self.writer = Writer(CODEC, self.graph, AUTHOR, written)
+        self.writer = CheckpointWriter(CODEC, self.graph, AUTHOR, written)
 
     @property
     def written(self) -> int:

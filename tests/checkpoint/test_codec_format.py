@@ -127,7 +127,7 @@ def test_equal_dicts_have_the_same_bytes_if_mappings_are_sorted(one: Any, other:
     assert one == other
     codec = Codec(Trust.of())
     assert codec.encode(one, path="x").text != codec.encode(other, path="x").text
-    first, second = (codec.encode(value, path="x", sorts_mappings=True) for value in (one, other))
+    first, second = (codec.encode(value, path="x", is_canonical=True) for value in (one, other))
     assert first.text == second.text
     assert codec.decode(first.text, {blob.hash: blob.data for blob in first.blobs}, path="x") == one
 
@@ -135,7 +135,7 @@ def test_equal_dicts_have_the_same_bytes_if_mappings_are_sorted(one: Any, other:
 def test_the_order_of_an_ordered_dict_is_kept_if_mappings_are_sorted() -> None:
     value = OrderedDict[str, int](b=1, a=2)
     codec = Codec(Trust.of())
-    assert codec.encode(value, path="x", sorts_mappings=True) == codec.encode(value, path="x")
+    assert codec.encode(value, path="x", is_canonical=True) == codec.encode(value, path="x")
 
 
 @pytest.mark.parametrize("name", ["\0", "\0\0", 'a"\0"b', "plain"])

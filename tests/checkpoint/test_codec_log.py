@@ -183,7 +183,7 @@ def test_equal_logs_have_the_same_bytes_if_mappings_are_sorted() -> None:
     one = Log({"a": number, "b": "x" * 90} for number in range(500))
     other = Log({"b": "x" * 90, "a": number} for number in range(500))
     codec.encode(one, path="it")
-    first, second = (codec.encode(log, path="it", sorts_mappings=True) for log in (one, other))
+    first, second = (codec.encode(log, path="it", is_canonical=True) for log in (one, other))
     assert first.text == second.text
 
 

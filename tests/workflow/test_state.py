@@ -195,9 +195,9 @@ async def test_a_value_is_encoded_once_when_it_is_set(monkeypatch: pytest.Monkey
     paths: list[str] = []
     encode = Codec.encode
 
-    def counted(codec: Codec, value: object, *, path: str, sorts_mappings: bool = False) -> Any:
+    def counted(codec: Codec, value: object, *, path: str, is_canonical: bool = False) -> Any:
         paths.append(path)
-        return encode(codec, value, path=path, sorts_mappings=sorts_mappings)
+        return encode(codec, value, path=path, is_canonical=is_canonical)
 
     monkeypatch.setattr(Codec, "encode", counted)
     await collected(in_a_row(setting("items", [1, 2]), checkpoint_storage=InMemoryCheckpointStorage()))

@@ -46,7 +46,7 @@ from perdure.checkpoint.journal import (
 )
 from perdure.checkpoint.manifest import (
     Reader,
-    Written,
+    WrittenCheckpoint,
     entries_of,
     header_of,
     is_settled,
@@ -69,4 +69,4 @@ from perdure.checkpoint.record import (
 )
 from perdure.checkpoint.upgrades import CompatibilityReport, compare, migrate
 from perdure.checkpoint.verification import DamagedExportError, require_whole
-from perdure.checkpoint.writer import Author, Writer
+from perdure.checkpoint.writer import Author, CheckpointWriter

@@ -381,7 +381,7 @@ def value_digest(value: object, values: Values, path: str = "what is approved") 
 def _untrusting_digest(value: object, path: str) -> str:
     """Digest a value that is never read back, so that the types in it need not be trusted. Raises EncodeError."""
     codec = Codec(Trust.of(list(dict.fromkeys(_types_in(value)))))
-    return _digest(codec.encode(value, path=path, sorts_mappings=True))
+    return _digest(codec.encode(value, path=path, is_canonical=True))
 
 
 def _types_in(value: object) -> Iterator[type]:

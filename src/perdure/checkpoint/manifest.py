@@ -301,7 +301,7 @@ def require_graph(tree: Any) -> dict[str, Any]:
 
 
 @value_class
-class Written:
+class WrittenCheckpoint:
     """A checkpoint, as the writer of the next one needs it.
 
     Attributes:
@@ -332,7 +332,7 @@ class Reader:
             snapshot = self._documents.snapshot(tree_of(entries_of(self._manifest, self._blobs)), counts)
         return replace(snapshot, withheld_kwargs=tuple(header.get("withheld_kwargs", ())))
 
-    def written(self, snapshot: Snapshot | None) -> Written:
+    def written(self, snapshot: Snapshot | None) -> WrittenCheckpoint:
         """Return what the writer of the next checkpoint needs, given the snapshot of this one.
 
         Raises CheckpointDamagedError.
@@ -341,8 +341,8 @@ class Reader:
             contents = Contents.of(self._manifest, self._blobs)
         if self._manifest.refs:
             # Inline texts with references are no longer written, so write all of them again.
-            return Written(self._manifest, replace(contents, pieces={}))
-        return Written(self._manifest, contents, snapshot)
+            return WrittenCheckpoint(self._manifest, replace(contents, pieces={}))
+        return WrittenCheckpoint(self._manifest, contents, snapshot)
 
     def answered(self) -> Trail[Answered]:
         """Return the answered requests without reading anything else. Raises CheckpointDamagedError."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from perdure.checkpoint.documents import DELAYED, DELIVERY, OUTPUT, SUSPENDED, fan_in_tree, request_tree
-from perdure.checkpoint.manifest import FORMAT, Written, gathered, pieces_text
+from perdure.checkpoint.manifest import FORMAT, WrittenCheckpoint, gathered, pieces_text
 from perdure.codec import as_kept, document, dumps
 from perdure.data_classes import new_dict, new_list, new_set, value_class
 from perdure.kernel import Limits, Snapshot
@@ -32,9 +32,9 @@ PIECE_LENGTH_MAX = 1024
 PIECES_LENGTH_MAX = 16 * 1024
 """The limit for all inline texts of one checkpoint."""
 
-Pace: TypeAlias = Literal["passing", "value", "lasting", "full"]
-"""How often an entry changes: "passing" with nearly every superstep, "value" when the program sets it, "lasting" never
-until it is removed. "full" is a complete chunk of a trail, which never changes.
+EntryKind: TypeAlias = Literal["passing", "value", "lasting", "full"]
+"""When an entry changes: "passing" with nearly every superstep, "value" when the program sets it, "lasting" never until
+it is removed; "full" is a complete chunk of a trail and never changes.
 """
 
 _NOTHING = Snapshot()
@@ -44,7 +44,7 @@ class Fresh(NamedTuple):
     """An entry that is new or changed."""
 
     encoded: Encoded
-    pace: Pace
+    kind: EntryKind
     before: Encoded | None = None
     """The previous content, if it has blobs that the new content may share."""
 
@@ -126,6 +126,7 @@ class Changes:
         for key in changed:
             new, old = as_kept(after[key]).require_encoded(), before.get(key)
             self.fresh[path(key)] = Fresh(new, "value", None if old is None else as_kept(old).encoded)
+        # Fewer keys were kept than there were: some are removed.
         if len(before) > len(after) - sum([key not in before for key in changed]):
             self.gone += [path(key) for key in before if key not in after]
 
@@ -159,7 +160,7 @@ class Changes:
         self.gone += [f"{prefix}{name}/{index}" for index in range(count, count_before)]
 
     def _chunk(
-        self, path: str, items: tuple[Any, ...], write: Callable[[Any, Codec], object], before: Any, pace: Pace
+        self, path: str, items: tuple[Any, ...], write: Callable[[Any, Codec], object], before: Any, kind: EntryKind
     ) -> Fresh:
         """Encode a chunk, reusing the elements that were encoded when it was last written."""
         known = self.tails.get(path, [])
@@ -170,9 +171,9 @@ class Changes:
         self.tails[path] = written
         encoded = document([each for _, each in written])
         if not encoded.refs:
-            return Fresh(encoded, pace)
+            return Fresh(encoded, kind)
         old = [each for (item, each), former in zip(written, before, strict=False) if item is former]
-        return Fresh(encoded, pace, document(old))
+        return Fresh(encoded, kind, document(old))
 
 
 @lru_cache(maxsize=1024)
@@ -198,22 +199,24 @@ class _Draft:
     fresh: dict[str, Blob] = field(default_factory=new_dict)
     nested: list[Blob] = field(default_factory=new_list)
     changed: list[str] = field(default_factory=new_list)
-    gone: set[str] = field(default_factory=new_set)
-    """Removed paths whose blobs are still needed."""
+    regrouped: set[str] = field(default_factory=new_set)
+    """Paths whose blobs moved into a group: the paths are removed, the blobs are still needed."""
     room: int = PIECES_LENGTH_MAX
 
 
-class Writer:
+class CheckpointWriter:
     """Writes the checkpoints of one run.
 
     Small entries that change in every superstep are inline: passing ones, and values that changed twice in a row. Once
     they stop changing they become blobs, so that each change is written at most twice.
     """
 
-    def __init__(self, codec: Codec, graph: Mapping[str, Any], author: Author, head: Written | None = None) -> None:
+    def __init__(
+        self, codec: Codec, graph: Mapping[str, Any], author: Author, head: WrittenCheckpoint | None = None
+    ) -> None:
         self.codec = codec
         self.author = author
-        self.head = head or Written()
+        self.head = head or WrittenCheckpoint()
         """The last checkpoint that was committed. The next one follows it."""
         self._graph = document(graph).blob()
         self._tails: dict[str, list[tuple[object, Encoded]]] = {}
@@ -231,7 +234,7 @@ class Writer:
     ) -> tuple[Manifest, tuple[Blob, ...]]:
         """Return the manifest of a snapshot and the blobs that the previous checkpoint may not have."""
         head = self.head
-        # An entry may be listed although it is equal.
+        # `compare` may list unchanged entries; `_place` skips them.
         changes = Changes(self.codec, self._tails).compare(head.snapshot, snapshot)
         if head.snapshot is None:
             there = {"graph", *changes.fresh}
@@ -254,13 +257,13 @@ class Writer:
             base=contents.base,
             gone=tuple(contents.gone),
         )
-        self._next = Written(manifest, contents, snapshot, frozenset(changed))
+        self._next = WrittenCheckpoint(manifest, contents, snapshot, frozenset(changed))
         return manifest, blobs
 
-    def _header(self, snapshot: Snapshot, position: tuple[str, str | None, str, str], trace: str | None) -> bytes:
+    def _header(self, snapshot: Snapshot, identity: tuple[str, str | None, str, str], trace: str | None) -> bytes:
         """Return the header of a checkpoint. The order of its members is part of the format."""
         author, origin = self.author, self.author.origin
-        checkpoint_id, previous_id, timestamp, kind = position
+        checkpoint_id, previous_id, timestamp, kind = identity
         members: dict[str, Any] = {
             "format": FORMAT,
             "workflow_name": origin.workflow_name,
@@ -314,12 +317,12 @@ class Writer:
                 # It did not change again, so it becomes a blob and costs nothing from now on.
                 draft.fresh[path] = Blob.of(text)
         for path, entry in changes.fresh.items():
-            if entry.pace == "full":
+            if entry.kind == "full":
                 self._gather(draft, path)
         contents, base = before.followed(
             draft.pieces,
             changed={path: blob.hash for path, blob in draft.fresh.items()},
-            removed=[path for path in (*changes.gone, *draft.gone) if path in before.toc or path in before.listed],
+            removed=[path for path in (*changes.gone, *draft.regrouped) if path in before.toc or path in before.listed],
         )
         blobs = [*draft.nested, *draft.fresh.values(), *([] if base is None else [base])]
         return contents, tuple({blob.hash: blob for blob in blobs}.values()), draft.changed
@@ -330,19 +333,19 @@ class Writer:
         def address(path: str) -> str | None:
             if path in draft.fresh:
                 return draft.fresh[path].hash
-            return None if path in draft.gone else self.head.contents.address(path)
+            return None if path in draft.regrouped else self.head.contents.address(path)
 
         for each in gathered(path, address):
             draft.nested += [draft.fresh.pop(old) for old in (each.path, *each.gone) if old in draft.fresh]
             draft.fresh[each.path] = each.blob
-            draft.gone.update(each.gone)
+            draft.regrouped.update(each.gone)
 
     def _place(self, draft: _Draft, path: str, entry: Fresh) -> None:
         """Store an entry inline or as a blob, unless it is there already."""
         head, encoded = self.head, entry.encoded
         text, address = encoded.text, head.contents.address(path)
-        changes_soon = entry.pace == "passing" or (
-            entry.pace == "value" and (path in head.changed or path in head.contents.pieces)
+        changes_soon = entry.kind == "passing" or (
+            entry.kind == "value" and (path in head.changed or path in head.contents.pieces)
         )
         # The blobs of an inline text would have to be written with every checkpoint.
         if changes_soon and not encoded.refs and len(text) <= min(draft.room, PIECE_LENGTH_MAX):
@@ -356,5 +359,5 @@ class Writer:
                 return
             draft.fresh[path] = blob
             draft.nested += entry.nested()
-        if entry.pace == "value":
+        if entry.kind == "value":
             draft.changed.append(path)

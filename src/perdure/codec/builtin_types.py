@@ -28,10 +28,10 @@ from perdure.codec.errors import (
 from perdure.codec.reader import Node, Read, Reader, Tag
 from perdure.codec.writer import (
     LEAF_LENGTH_MIN,
+    ElementTexts,
     Leaf,
-    Run,
+    ValueWriter,
     Write,
-    Writer,
     quote,
     tagged_sequence,
     text_leaf,
@@ -56,16 +56,16 @@ _DECIMAL_BITS_MAX = 14000
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
-def _write_int(_: Writer, value: int) -> str:
+def _write_int(_: ValueWriter, value: int) -> str:
     return int.__repr__(value) if value.bit_length() <= _DECIMAL_BITS_MAX else f'{{"~":"int","value":"{value:#x}"}}'
 
 
-def _write_float(_: Writer, value: float) -> str:
+def _write_float(_: ValueWriter, value: float) -> str:
     return float.__repr__(value) if math.isfinite(value) else f'{{"~":"float","value":"{value!r}"}}'
 
 
-def _write_str(writer: Writer, value: str) -> str:
-    if len(value) < LEAF_LENGTH_MIN or writer.sorts_mappings:
+def _write_str(writer: ValueWriter, value: str) -> str:
+    if len(value) < LEAF_LENGTH_MIN or writer.is_canonical:
         return quote(value)
     return writer.leaf(text_leaf(writer.codec.memo, value))
 
@@ -91,7 +91,7 @@ def _as_base64(data: bytes, head: str) -> str:
     return f'{head},"base64":"{base64.b64encode(data).decode("ascii")}"}}'
 
 
-def write_bytes(writer: Writer, data: bytes, head: str) -> str:
+def write_bytes(writer: ValueWriter, data: bytes, head: str) -> str:
     """Write bytes into an object that starts with `head`: inline if they are short, else as a blob."""
     if not _can_be_raw(data):
         return _as_base64(data, head)
@@ -107,18 +107,18 @@ def read_bytes(reader: Reader, node: Node) -> bytes:
     return base64.b64decode(require(node["base64"], str, "base64"), validate=True)
 
 
-def _write_bytes(writer: Writer, value: bytes) -> str:
+def _write_bytes(writer: ValueWriter, value: bytes) -> str:
     if len(value) <= RAW_LENGTH_MAX:
         return _as_base64(value, _BYTES_HEAD)
     return writer.leaf(bytes_leaf(writer.codec.memo, value))
 
 
-def _write_bytearray(writer: Writer, value: bytearray) -> str:
+def _write_bytearray(writer: ValueWriter, value: bytearray) -> str:
     writer.immutable = False
     return write_bytes(writer, bytes(value), '{"~":"bytearray"')
 
 
-def _write_moment(writer: Writer, value: datetime | time) -> str:
+def _write_moment(writer: ValueWriter, value: datetime | time) -> str:
     tag, plain = type(value).__name__, value.replace(tzinfo=None, fold=0).isoformat()
     fold = ',"fold":1' if value.fold else ""
     zone = "" if value.tzinfo is None else f',"zone":{writer.child(value.tzinfo, attribute_step, "tzinfo")}'
@@ -135,14 +135,14 @@ def _read_moment(cls: type[datetime | time]) -> Read:
     return read
 
 
-def _write_timezone(_: Writer, value: Any) -> str:
+def _write_timezone(_: ValueWriter, value: Any) -> str:
     # Only these arguments tell a given name from a derived one.
     offset, *name = value.__getinitargs__()
     named = f',"name":{quote(name[0])}' if name else ""
     return f'{{"~":"timezone","offset":{_duration(offset)}{named}}}'
 
 
-def write_fixed_offset(_: Writer, value: tzinfo) -> str:
+def write_fixed_offset(_: ValueWriter, value: tzinfo) -> str:
     """Write the offset of a time that pydantic parsed. It is read back as a `timezone`."""
     offset = value.utcoffset(None)
     assert offset is not None, f"{value!r} has no fixed offset"
@@ -163,7 +163,7 @@ def _read_timedelta(_: Reader, node: Node) -> timedelta:
     return timedelta(days, seconds, microseconds)
 
 
-def _write_range(writer: Writer, value: range) -> str:
+def _write_range(writer: ValueWriter, value: range) -> str:
     bounds = ",".join(map(writer.child, (value.start, value.stop, value.step)))
     return f'{{"~":"range","value":[{bounds}]}}'
 
@@ -171,7 +171,7 @@ def _write_range(writer: Writer, value: range) -> str:
 _PURE_PATHS = {"posix": pathlib.PurePosixPath, "windows": pathlib.PureWindowsPath}
 
 
-def _write_path(_: Writer, value: pathlib.PurePath) -> str:
+def _write_path(_: ValueWriter, value: pathlib.PurePath) -> str:
     pure = next((f',"pure":"{name}"' for name, cls in _PURE_PATHS.items() if type(value) is cls), "")
     return f'{{"~":"path","value":{quote(str(value))}{pure}}}'
 
@@ -181,7 +181,7 @@ def _read_path(_: Reader, node: Node) -> pathlib.PurePath:
     return cls(node["value"])
 
 
-def _write_zone_info(_: Writer, value: ZoneInfo) -> str:
+def _write_zone_info(_: ValueWriter, value: ZoneInfo) -> str:
     if value.key is None:  # pyright: ignore[reportUnnecessaryComparison]  ZoneInfo.from_file gives None
         raise Refusal("it is a time zone without a key", "create it with ZoneInfo(key)")
     return f'{{"~":"zone","key":{quote(value.key)}}}'
@@ -221,7 +221,7 @@ def _require_hashes(keys: Collection[Any]) -> None:
         )
 
 
-def _write_sequence(writer: Writer, value: Any) -> str:
+def _write_sequence(writer: ValueWriter, value: Any) -> str:
     cls, refs, child = type_of(value), writer.refs, writer.child
     step = element_step if cls in _SETS else index_step
     if cls in _SETS:
@@ -229,34 +229,36 @@ def _write_sequence(writer: Writer, value: Any) -> str:
     was_immutable, writer.immutable = writer.immutable, True
     writer.enter(value)
     can_remember = writer.can_remember(value)
-    run = Run(len(refs), known=writer.known(value) if can_remember else ())
-    count = sum([len(chunk.elements) for chunk, _ in run.known])
+    items = ElementTexts(len(refs), known=writer.known(value) if can_remember else ())
+    count = sum([len(chunk.elements) for chunk, _ in items.known])
     rest = value[count:] if count else value
     for element in rest:
-        run.texts.append(child(element, step, count + len(run.texts)))
-        run.ends.append(len(refs))
+        items.texts.append(child(element, step, count + len(items.texts)))
+        items.ends.append(len(refs))
     writer.leave(value)
-    run.elements, run.is_shared = rest if can_remember else None, writer.immutable
-    is_immutable = cls in (tuple, frozenset) and writer.immutable and all(chunk.is_shared for chunk, _ in run.known)
+    items.elements, items.is_shared = rest if can_remember else None, writer.immutable
+    is_immutable = cls in (tuple, frozenset) and writer.immutable and all(chunk.is_shared for chunk, _ in items.known)
     writer.immutable = was_immutable and is_immutable
-    if cls is list and not run.known:
-        text = ",".join(run.texts)
+    if cls is list and not items.known:
+        text = ",".join(items.texts)
         if writer.is_short(text):
             return f"[{text}]"
     bound = f',"maxlen":{value.maxlen}' if cls is deque and value.maxlen is not None else ""
-    return tagged_sequence(writer, f'{{"~":"{cls.__name__}"{bound}', _sorted_run(writer, run) if cls in _SETS else run)
+    return tagged_sequence(
+        writer, f'{{"~":"{cls.__name__}"{bound}', _sorted_texts(writer, items) if cls in _SETS else items
+    )
 
 
-def _sorted_run(writer: Writer, run: Run) -> Run:
+def _sorted_texts(writer: ValueWriter, items: ElementTexts) -> ElementTexts:
     """Sort the elements by their texts: the order of a set differs between processes."""
     refs = list(writer.refs)
-    del writer.refs[run.start :]
-    ordered = Run(run.start)
-    for index in sorted(range(len(run.texts)), key=run.texts.__getitem__):
-        begin, end = run.bounds(index, index + 1)
+    del writer.refs[items.start :]
+    ordered = ElementTexts(items.start)
+    for index in sorted(range(len(items.texts)), key=items.texts.__getitem__):
+        begin, end = items.bounds(index, index + 1)
         writer.refs.extend(refs[begin:end])
         ordered.ends.append(len(writer.refs))
-        ordered.texts.append(run.texts[index])
+        ordered.texts.append(items.texts[index])
     return ordered
 
 
@@ -302,10 +304,10 @@ def _is_json(value: Any, levels: int) -> bool:
     return True
 
 
-def _write_mapping(writer: Writer, value: Any) -> str:
+def _write_mapping(writer: ValueWriter, value: Any) -> str:
     writer.immutable = False
     cls, refs, child = type_of(value), writer.refs, writer.child
-    if cls is dict and not writer.sorts_mappings and not writer.is_at_cut:
+    if cls is dict and not writer.is_canonical and not writer.is_at_cut:
         text = _json_text(value)
         if text is not None:
             return text
@@ -314,27 +316,27 @@ def _write_mapping(writer: Writer, value: Any) -> str:
     if not is_object:
         _require_hashes(value)
     head = _defaultdict_head(writer, value) if cls is defaultdict else f'{{"~":"{cls.__name__}"'
-    run = Run(len(refs))
+    items = ElementTexts(len(refs))
     writer.enter(value)
     for key, element in value.items():
         if is_object:
             text = f"{quote(key)}:{child(element, key_step, key)}"
         else:
-            key_text = child(key, keys_step, len(run.texts))
+            key_text = child(key, keys_step, len(items.texts))
             text = f"[{key_text},{child(element, key_step, key)}]"
-        run.ends.append(len(refs))
-        run.texts.append(text)
+        items.ends.append(len(refs))
+        items.texts.append(text)
     writer.leave(value)
     # The order of an OrderedDict is part of its value.
-    if writer.sorts_mappings and cls is not OrderedDict:
-        run = _sorted_run(writer, run)
+    if writer.is_canonical and cls is not OrderedDict:
+        items = _sorted_texts(writer, items)
     if not is_object:
-        return tagged_sequence(writer, head, run)
-    text = ",".join(run.texts)
-    return f"{{{text}}}" if writer.is_short(text) else f'{{"~":"object","chunks":[{writer.chunks(run, "{}")}]}}'
+        return tagged_sequence(writer, head, items)
+    text = ",".join(items.texts)
+    return f"{{{text}}}" if writer.is_short(text) else f'{{"~":"object","chunks":[{writer.chunks(items, "{}")}]}}'
 
 
-def _defaultdict_head(writer: Writer, value: defaultdict[Any, Any]) -> str:
+def _defaultdict_head(writer: ValueWriter, value: defaultdict[Any, Any]) -> str:
     factory = value.default_factory
     if factory is None:
         return '{"~":"defaultdict"'

@@ -35,7 +35,7 @@ from perdure.codec.objects import (
 )
 from perdure.codec.reader import Node, Origin, Read, Reader, Source, Tag
 from perdure.codec.trust import Trust
-from perdure.codec.writer import ATOMS, LEAF_LENGTH_MIN, Leaf, Memo, Write, Writer, text_leaf, to_bytes, too_deep
+from perdure.codec.writer import ATOMS, LEAF_LENGTH_MIN, Leaf, Memo, ValueWriter, Write, text_leaf, to_bytes, too_deep
 from perdure.data_classes import new_dict, new_list, new_set, value_class
 from perdure.errors import EncodeError, ValueTooLargeError
 from perdure.typenames import type_of
@@ -131,23 +131,23 @@ class Codec:
         trust, has_pickles = token
         return self.trust.including(trust) is self.trust and self._allow_pickle >= has_pickles
 
-    def encode(self, value: object, *, path: str, sorts_mappings: bool = False) -> Encoded:
+    def encode(self, value: object, *, path: str, is_canonical: bool = False) -> Encoded:
         """Encode a value. Raises EncodeError, with the path of the part that could not be read back or is too large.
 
-        With `sorts_mappings`, equal dicts have equal bytes, whatever the order of their keys.
+        With `is_canonical`, equal dicts have equal bytes, whatever the order of their keys.
         """
-        encoded = self._encode(value, path, sorts_mappings=sorts_mappings)
-        if not sorts_mappings:
+        encoded = self._encode(value, path, is_canonical=is_canonical)
+        if not is_canonical:
             self.size_limits.require_fit(encoded, path)
         return encoded
 
-    def _encode(self, value: object, path: str, *, sorts_mappings: bool) -> Encoded:
+    def _encode(self, value: object, path: str, *, is_canonical: bool) -> Encoded:
         # A long value that is a single leaf is its own blob.
-        if type(value) is str and len(value) >= LEAF_LENGTH_MIN and not sorts_mappings:
+        if type(value) is str and len(value) >= LEAF_LENGTH_MIN and not is_canonical:
             return _whole(text_leaf(self.memo, value))
-        if type(value) is bytes and len(value) > RAW_LENGTH_MAX and not sorts_mappings:
+        if type(value) is bytes and len(value) > RAW_LENGTH_MAX and not is_canonical:
             return _whole(bytes_leaf(self.memo, value))
-        writer = Writer(self, sorts_mappings)
+        writer = ValueWriter(self, is_canonical)
         try:
             write = self.kinds.get(type(value)) or self.kind_of(value)
             text = write(writer, value)
@@ -422,7 +422,7 @@ class CodedValues:
 
     def canonical(self, value: object, path: str) -> Encoded | None:
         """Encode a value with the keys of its mappings sorted: equal values have equal bytes. Raises EncodeError."""
-        return self.codec.encode(value, path=path, sorts_mappings=True)
+        return self.codec.encode(value, path=path, is_canonical=True)
 
     def refuse(self, refusal: EncodeError) -> Kept:
         """Raise the refusal. If lenient, let the next checkpoint fail instead."""

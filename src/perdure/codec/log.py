@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from perdure.codec.encoded import Encoded, reached, references, require
 from perdure.codec.errors import DamagedPartError, Fault, explained, index_step
 from perdure.codec.reader import INDEX_HEAD, Node, Origin, Reader, Source, Tag, parsed
-from perdure.codec.writer import Write, Writer, to_bytes
+from perdure.codec.writer import ValueWriter, Write, to_bytes
 from perdure.data_classes import new_dict, new_list
 from perdure.log import Log, Seals
 from perdure.records import Blob
@@ -115,10 +115,10 @@ def _named_errors(origin: Origin) -> Generator[None]:
         raise explained(fault, path=origin.path, checkpoint_id=origin.checkpoint_id) from fault
 
 
-def _write_log(writer: Writer, log: Log[Any]) -> str:
+def _write_log(writer: ValueWriter, log: Log[Any]) -> str:
     before = log.__seals__()
     # Sealed chunks have the keys of mappings in their original order.
-    is_covered = not before.sealed or (not writer.sorts_mappings and writer.codec.covers(before.by))
+    is_covered = not before.sealed or (not writer.is_canonical and writer.codec.covers(before.by))
     nodes, tail = (list(before.sealed), before.tail) if is_covered else ([], list(log))
     writer.enter(log)
     sealer = _Sealer(writer, cast("list[LogNode]", nodes))
@@ -135,7 +135,7 @@ def _write_log(writer: Writer, log: Log[Any]) -> str:
 class _Sealer:
     """Seals appended elements as soon as they fill chunks. The rest stays in the tail."""
 
-    writer: Writer
+    writer: ValueWriter
     nodes: list[LogNode]
     own: dict[Any, Sequence[Any]] = field(default_factory=new_dict)
     sealed: int = 0
@@ -152,7 +152,7 @@ class _Sealer:
             text = writer.child(element, index_step, count + index)
             self.texts.append(text)
             length += len(text) + 1
-            if length >= _CHUNK_LENGTH_MIN and not writer.sorts_mappings:
+            if length >= _CHUNK_LENGTH_MIN and not writer.is_canonical:
                 self._seal(tail[self.sealed : index + 1], origin, refs, blobs)
                 refs, blobs, length, writer.immutable = len(writer.refs), len(writer.blobs), 0, True
 
@@ -189,7 +189,7 @@ def _grow(nodes: list[LogNode], node: LogNode) -> None:
         nodes[-_WIDTH:] = [LogNode.above(tuple(nodes[-_WIDTH:]))]
 
 
-def _take_needs(writer: Writer, blob: Blob, mark: int) -> tuple[Mapping[str, Blob], Mapping[str, LogNode]]:
+def _take_needs(writer: ValueWriter, blob: Blob, mark: int) -> tuple[Mapping[str, Blob], Mapping[str, LogNode]]:
     """Return what a chunk needs, and remove from the writer the blobs that only this chunk needs."""
     branches = writer.branches
     made = reached(blob.refs, lambda address: None if address in branches else writer.blobs[address])

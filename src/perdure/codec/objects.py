@@ -22,7 +22,7 @@ from perdure.codec.encoded import require
 from perdure.codec.errors import Misfit, Refusal, Untrusted, argument_step, attribute_step, unfit, untrusted
 from perdure.codec.reader import Node, Read, Reader, Tag
 from perdure.codec.trust import is_enum, is_model, is_named_tuple, registration, stored_name
-from perdure.codec.writer import Write, Writer, keeps_all_in_dict, never_copy, quote, type_of
+from perdure.codec.writer import ValueWriter, Write, keeps_all_in_dict, never_copy, quote, type_of
 from perdure.log import Log
 from perdure.stored_names import find_pinned
 from perdure.typenames import describe, is_plain_generic, type_name
@@ -44,7 +44,7 @@ class ObjectKind(ABC):
         self._head = f'{{"~":"{self.tag}","type":{quote(name)}'
 
     @abstractmethod
-    def write(self, writer: Writer, value: Any, /) -> str:
+    def write(self, writer: ValueWriter, value: Any, /) -> str:
         """Return the text of an instance."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class EnumKind(ObjectKind):
 
     tag = "enum"
 
-    def write(self, writer: Writer, value: Any, /) -> str:
+    def write(self, writer: ValueWriter, value: Any, /) -> str:
         """Return the text of a member."""
         name = value._name_
         if self._cls.__members__.get(name) is value:
@@ -100,7 +100,7 @@ class CustomKind(ObjectKind):
         self._entry = entry
         never_copy(entry.cls)
 
-    def write(self, writer: Writer, value: Any, /) -> str:
+    def write(self, writer: ValueWriter, value: Any, /) -> str:
         """Return the text of the encoded instance."""
         assert self._entry.encode is not None
         writer.immutable = False
@@ -136,7 +136,7 @@ class RecordKind(ObjectKind):
         if "~" in self._keys:
             raise unfit(cls, "it has a field named '~'")
 
-    def write(self, writer: Writer, value: Any, /) -> str:
+    def write(self, writer: ValueWriter, value: Any, /) -> str:
         """Return the text of an instance."""
         writer.enter(value)
         content, further = self._parts(value)
@@ -411,7 +411,7 @@ OBJECT_TAGS: Mapping[str, Tag] = {
 }
 
 
-def write_pickle(writer: Writer, value: object) -> str:
+def write_pickle(writer: ValueWriter, value: object) -> str:
     """Write a value that only pickle can store."""
     writer.immutable = False
     cls = type(value)
@@ -457,12 +457,12 @@ _TYPING_ALIASES: Mapping[str, Any] = {
 _TYPING_NAMES = {get_origin(alias): name for name, alias in _TYPING_ALIASES.items()}
 
 
-def write_class(writer: Writer, value: type) -> str:
+def write_class(writer: ValueWriter, value: type) -> str:
     """Write a class by name."""
     return f'{{"~":"type","name":{_trusted_name(writer, value)}}}'
 
 
-def _write_alias(writer: Writer, value: Any) -> str:
+def _write_alias(writer: ValueWriter, value: Any) -> str:
     origin: Any = get_origin(value)
     is_typing = type(value) is not types.GenericAlias
     if is_typing and origin in _TYPING_NAMES:
@@ -474,7 +474,7 @@ def _write_alias(writer: Writer, value: Any) -> str:
     return f'{{"~":"type","name":{name},"args":[{_arguments(writer, value)}]}}'
 
 
-def _write_bare_alias(_: Writer, value: Any) -> str:
+def _write_bare_alias(_: ValueWriter, value: Any) -> str:
     name = _TYPING_NAMES.get(get_origin(value))
     if name is None or _TYPING_ALIASES[name] is not value:
         raise _no_kind(value)
@@ -486,14 +486,14 @@ def _write_form(tag: str) -> Write:
     return lambda writer, value: f'{{"~":"{tag}","args":[{_arguments(writer, value)}]}}'
 
 
-def _arguments(writer: Writer, value: object) -> str:
+def _arguments(writer: ValueWriter, value: object) -> str:
     writer.enter(value)
     texts = [writer.child(argument, argument_step, index) for index, argument in enumerate(get_args(value))]
     writer.leave(value)
     return ",".join(texts)
 
 
-def _trusted_name(writer: Writer, cls: type) -> str:
+def _trusted_name(writer: ValueWriter, cls: type) -> str:
     if not writer.codec.trust.trusts(cls):
         raise untrusted(cls, writer.codec.trust)
     return quote(stored_name(cls))
@@ -540,7 +540,7 @@ def _no_kind(value: object) -> Refusal:
     return Refusal(f"{describe(value)} is a kind of type expression that can't be stored", "store its name instead")
 
 
-def _refuse_form(_: Writer, value: Any) -> str:
+def _refuse_form(_: ValueWriter, value: Any) -> str:
     raise _no_kind(value)
 
 

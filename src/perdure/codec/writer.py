@@ -3,8 +3,8 @@
 `str` and `bytes` can't change, so identity proves equality: what was hashed or decoded once is not hashed or decoded
 again. An entry of the memo lives as long as an encoded value holds it; the memo itself holds nothing.
 
-The memo pays on a durable superstep. Leaves: 4 times with a `str` of 10 MB in the state of an executor. Chunks: twice
-with a list of a thousand texts, 1.5 times with 10 MB of nested state.
+The memo makes a durable superstep faster. Leaves: 4 times as fast with a `str` of 10 MB in the state of an executor.
+Chunks: twice as fast with a list of a thousand texts, 1.5 times with 10 MB of nested state.
 """
 
 from __future__ import annotations
@@ -174,12 +174,12 @@ class Leaf:
     blob: Blob
 
 
-class Written(NamedTuple):
+class WrittenChunk(NamedTuple):
     """The result of writing a chunk.
 
     Attributes:
         needs: The blob and everything it refers to.
-        is_last: True if the chunk ended with the sequence: with more elements it would have grown.
+        is_last: True if the sequence, not the content, ended the chunk: do not reuse it when elements follow.
     """
 
     address: str
@@ -194,7 +194,7 @@ class Chunk:
 
     elements: Sequence[Any]
     is_shared: bool = False
-    written: Written | None = None
+    written: WrittenChunk | None = None
 
     def is_at(self, place: int, value: Sequence[Any]) -> bool:
         """Return True if the sequence has the same elements at `place`, so that it would be written the same."""
@@ -258,9 +258,9 @@ class Memo:
             self._anchored[id(_anchor(chunk.elements[0]))] = chunk
         return chunk
 
-    def beginning(self, value: Sequence[Any]) -> list[tuple[Chunk, Written]]:
+    def beginning(self, value: Sequence[Any]) -> list[tuple[Chunk, WrittenChunk]]:
         """Return the known chunks that a sequence starts with."""
-        found: list[tuple[Chunk, Written]] = []
+        found: list[tuple[Chunk, WrittenChunk]] = []
         place = 0
         while place < len(value):
             # A chunk holds its elements, so no other object can have the id of the anchor while the chunk exists.
@@ -272,7 +272,7 @@ class Memo:
         return found
 
 
-Write: TypeAlias = "Callable[[Writer, Any], str]"
+Write: TypeAlias = "Callable[[ValueWriter, Any], str]"
 
 TEXT_LENGTH_MAX = 4096
 """A longer text of a nested value becomes a blob of its own."""
@@ -287,13 +287,13 @@ LEVELS_MAX = 400
 _LEVELS_PER_BLOB = 64
 _REFERENCE_LENGTH = 64
 
-_RUN_LENGTH_MAX = 2048
+_INLINE_LENGTH_MAX = 2048
 
 # Chunks have about 1 KB: that is the cost of an appended element.
 _CHUNK_LENGTH_MIN = 512
 _CHUNK_LENGTH_MAX = 8192
 
-# crc32 has 2**32 values: an element ends its chunk with a probability of its length in 512.
+# crc32 has 2**32 values. An element of n characters ends its chunk with probability n/512.
 _CHANCE_PER_CHARACTER = 2**32 // 512
 
 # A shorter sequence is written as fast as it is looked up.
@@ -314,7 +314,7 @@ def to_bytes(text: str) -> bytes:
 
 
 @dataclass(slots=True)
-class Run:
+class ElementTexts:
     """The texts of a sequence's elements, and the writer's number of references after each.
 
     Attributes:
@@ -326,7 +326,7 @@ class Run:
     start: int
     texts: list[str] = field(default_factory=new_list)
     ends: list[int] = field(default_factory=new_list)
-    known: Sequence[tuple[Chunk, Written]] = ()
+    known: Sequence[tuple[Chunk, WrittenChunk]] = ()
     elements: Sequence[Any] | None = None
     is_shared: bool = False
 
@@ -336,18 +336,19 @@ class Run:
 
 
 @dataclass(slots=True)
-class Writer:
-    """Writes one value. With `sorts_mappings`, nothing is cut out of the text, because it is compared or hashed.
+class ValueWriter:
+    """Writes one value. With `is_canonical`, mappings are sorted and nothing is cut out: equal values have equal text.
 
     Attributes:
         branches: The log nodes that the text refers to.
         refs: The blobs that the text so far refers to.
         memories: Memo entries that live as long as the encoded value.
         seals: Callbacks to run when the whole value is written.
+        immutable: True if nothing that was written so far can change.
     """
 
     codec: Codec
-    sorts_mappings: bool = False
+    is_canonical: bool = False
     blobs: dict[str, Blob] = field(default_factory=new_dict)
     branches: dict[str, LogNode] = field(default_factory=new_dict)
     refs: list[str] = field(default_factory=new_list)
@@ -356,11 +357,11 @@ class Writer:
     immutable: bool = True
     _active: set[int] = field(default_factory=new_set)
 
-    def child(self, value: Any, step: Callable[[Any], str] = no_step, place: object = None) -> str:
+    def child(self, value: Any, path_part: Callable[[Any], str] = no_step, place: object = None) -> str:
         """Return the text of a nested value, or a reference if the text is long.
 
-        `step` formats the path to the value if it is refused. Kinds call this from their own loops, so that each level
-        of nesting takes two stack frames.
+        `path_part` formats the path to the value if it is refused. Kinds call this from their own loops, so that each
+        level of nesting takes two stack frames.
         """
         cls, mark = type_of(value), len(self.refs)
         if cls is str and len(value) < LEAF_LENGTH_MIN:
@@ -371,9 +372,9 @@ class Writer:
                 write = self.codec.kinds.get(cls) or self.codec.kind_of(value)
                 text = write(self, value)
             except Refusal as refusal:
-                refusal.steps.append(step(place))
+                refusal.steps.append(path_part(place))
                 raise
-        if len(text) <= _REFERENCE_LENGTH or self.sorts_mappings:
+        if len(text) <= _REFERENCE_LENGTH or self.is_canonical:
             return text
         if len(text) <= TEXT_LENGTH_MAX and not self.is_at_cut:
             return text
@@ -400,48 +401,48 @@ class Writer:
 
     def is_short(self, text: str) -> bool:
         """Return True if the elements of a sequence are not written in chunks."""
-        return len(text) <= _RUN_LENGTH_MAX or self.sorts_mappings
+        return len(text) <= _INLINE_LENGTH_MAX or self.is_canonical
 
     def can_remember(self, value: Any) -> bool:
         """Return True if the chunks of a sequence at this level can be remembered."""
-        return type_of(value) in (list, tuple) and not self.is_at_cut and not self.sorts_mappings
+        return type_of(value) in (list, tuple) and not self.is_at_cut and not self.is_canonical
 
-    def known(self, value: Sequence[Any]) -> Sequence[tuple[Chunk, Written]]:
+    def known(self, value: Sequence[Any]) -> Sequence[tuple[Chunk, WrittenChunk]]:
         """Return the chunks at the start of a sequence that were written before; none for a short sequence."""
         if len(value) < _KNOWN_COUNT_MIN:
             return ()
         found = self.codec.memo.beginning(value)
-        return found if sum([written.length for _, written in found]) > _RUN_LENGTH_MAX else ()
+        return found if sum([written.length for _, written in found]) > _INLINE_LENGTH_MAX else ()
 
-    def chunks(self, run: Run, brackets: str = "[]") -> str:
-        """Write a long run as chunks and return the references to them."""
-        texts, refs = run.texts, self.refs
+    def chunks(self, items: ElementTexts, brackets: str = "[]") -> str:
+        """Write many elements as chunks and return the references to them."""
+        texts, refs = items.texts, self.refs
         hashes: list[str] = []
-        for chunk, written in run.known:
+        for chunk, written in items.known:
             self.blobs.update(written.needs)
             self.memories.append(chunk)
             hashes.append(written.address)
         for first, last in _chunk_bounds(texts):
             text = brackets[0] + ",".join(texts[first:last]) + brackets[1]
-            begin, end = run.bounds(first, last)
+            begin, end = items.bounds(first, last)
             hashes.append(self.blob(to_bytes(text), refs[begin:end]))
-            if run.elements is not None and self.codec.memo.is_seen_again(hashes[-1]):
-                self._remember(run, hashes[-1], (first, last), len(text))
-        del refs[run.start :]
+            if items.elements is not None and self.codec.memo.is_seen_again(hashes[-1]):
+                self._remember(items, hashes[-1], (first, last), len(text))
+        del refs[items.start :]
         return self._index(hashes)
 
-    def _remember(self, run: Run, address: str, bounds: tuple[int, int], length: int) -> None:
-        assert run.elements is not None
-        elements = run.elements[slice(*bounds)]
+    def _remember(self, items: ElementTexts, address: str, bounds: tuple[int, int], length: int) -> None:
+        assert items.elements is not None
+        elements = items.elements[slice(*bounds)]
         try:
-            elements = elements if run.is_shared else copied(elements)
+            elements = elements if items.is_shared else copied(elements)
         except (Uncopyable, RecursionError):
             # Elements of one list are mostly alike.
-            run.elements = None
+            items.elements = None
             return
         needs = {blob.hash: blob for blob in Encoded(b"", self.blobs, (address,)).blobs_in_order()}
-        written = Written(address, needs, length, is_last=bounds[1] == len(run.texts))
-        self.memories.append(self.codec.memo.add_chunk(address, Chunk(elements, run.is_shared, written)))
+        written = WrittenChunk(address, needs, length, is_last=bounds[1] == len(items.texts))
+        self.memories.append(self.codec.memo.add_chunk(address, Chunk(elements, items.is_shared, written)))
 
     def blob(self, data: bytes, refs: Sequence[str] = (), kind: BlobKind = "json") -> str:
         """Add a blob and return its hash."""
@@ -467,12 +468,12 @@ class Writer:
         return _quoted(hashes)
 
 
-def tagged_sequence(writer: Writer, head: str, run: Run) -> str:
+def tagged_sequence(writer: ValueWriter, head: str, items: ElementTexts) -> str:
     """Write an object that starts with `head` and holds elements, or references to chunks if they are long."""
-    text = ",".join(run.texts)
-    if writer.is_short(text) and not run.known:
+    text = ",".join(items.texts)
+    if writer.is_short(text) and not items.known:
         return f'{head},"items":[{text}]}}'
-    return f'{head},"chunks":[{writer.chunks(run)}]}}'
+    return f'{head},"chunks":[{writer.chunks(items)}]}}'
 
 
 def text_leaf(memo: Memo, value: str) -> Leaf:

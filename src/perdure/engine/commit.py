@@ -28,7 +28,7 @@ from perdure.tracing import NO_SPAN, traced
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from perdure.checkpoint import Writer
+    from perdure.checkpoint import CheckpointWriter
     from perdure.clock import Clock
     from perdure.codec import Values
     from perdure.engine.journal import JournalLog
@@ -51,7 +51,7 @@ class StoreCommitter:
 
     log: JournalLog
     clock: Clock
-    writer: Writer
+    writer: CheckpointWriter
     position: int
     head: Manifest | None
     span: Span

@@ -11,9 +11,9 @@ from perdure.checkpoint import (
     SAVED_FIELDS_PATH,
     WORKFLOW_RUN_KWARGS_KEY,
     Author,
+    CheckpointWriter,
     Reader,
-    Writer,
-    Written,
+    WrittenCheckpoint,
     compare,
     header_of,
     migrate,
@@ -108,8 +108,8 @@ class LoadedRun:
     is_unstored_fork: bool = False
     is_cut_off: bool = False
     is_ahead: bool = False
-    written: Written | None = None
-    writer: Writer | None = None
+    written: WrittenCheckpoint | None = None
+    writer: CheckpointWriter | None = None
     read_from: str | None = None
 
     @property
@@ -131,7 +131,7 @@ class LoadedRun:
         is_same = writer is not None and (writer.codec, writer.author) == (binding.codec, author)
         if writer is None or not is_same or writer.head.manifest is not self.head:
             is_head = self.written is not None and self.written.manifest is self.head
-            writer = self.writer = Writer(
+            writer = self.writer = CheckpointWriter(
                 binding.codec, blueprint.graph.document, author, self.written if is_head else None
             )
         self.written = None
@@ -369,7 +369,7 @@ async def _read_run(
 
 async def _read_snapshot(
     blueprint: Blueprint, binding: Binding, manifest: Manifest, blobs: Mapping[str, bytes]
-) -> tuple[Snapshot, Written]:
+) -> tuple[Snapshot, WrittenCheckpoint]:
     """Read a checkpoint for the present graph, and what the writer of the next checkpoint must know of it."""
     graph, values = blueprint.graph, binding.values
     reader = Reader(manifest, blobs, binding.codec)

@@ -447,7 +447,7 @@ def _nothing_to_do(call: Call) -> Exception:
 
 def input_digest(binding: Binding, message: object) -> str:
     """Return the digest of a first message. Raises EncodeError."""
-    return digest(binding.codec.encode(message, path="the first message", sorts_mappings=True).text)
+    return digest(binding.codec.encode(message, path="the first message", is_canonical=True).text)
 
 
 def _first_digest(binding: Binding, own: LoadedRun) -> str | None:
