@@ -25,8 +25,10 @@ from perdure.checkpoint.commands import (
     read_command,
     shown,
 )
+from perdure.checkpoint.compatibility import CompatibilityReport, compare, migrate
 from perdure.checkpoint.documents import read_request
 from perdure.checkpoint.events import EventReader, event_batch
+from perdure.checkpoint.import_check import DamagedExportError, require_whole
 from perdure.checkpoint.journal import (
     AskedRecord,
     AttemptsRecord,
@@ -67,6 +69,4 @@ from perdure.checkpoint.record import (
     request_event,
     saved_fields,
 )
-from perdure.checkpoint.upgrades import CompatibilityReport, compare, migrate
-from perdure.checkpoint.verification import DamagedExportError, require_whole
 from perdure.checkpoint.writer import Author, CheckpointWriter

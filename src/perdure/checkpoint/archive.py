@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from perdure.checkpoint.verification import DamagedExportError
+from perdure.checkpoint.import_check import DamagedExportError
 from perdure.data_classes import new_dict, new_list, value_class
 from perdure.records import (
     Archive,

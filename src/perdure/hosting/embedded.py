@@ -6,7 +6,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.clock import now, seconds_until
 from perdure.hosting.scheduler import Dispatch
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from perdure.records import Due
     from perdure.storage import HostStore, Subscription
 
-# A run is retried once this changes: its head, newest command, attempts, and whether a timer is due.
-Situation: TypeAlias = tuple[str | None, int, int, bool]
+logger = logging.getLogger(__name__)
 
 _PAUSE_SECONDS_MIN = 0.25
 _PAUSE_SECONDS_MAX = 60.0
@@ -30,10 +29,19 @@ SUSPECT_ATTEMPTS = 2
 SUSPECT_SECONDS = 1.0
 
 
+class Situation(NamedTuple):
+    """The state of a due run. Once it changes, a deferred run is tried again."""
+
+    head: str | None
+    newest_command: int
+    attempts: int
+    is_timer_due: bool
+
+
 def situation_of(due: Due, *, at: str) -> Situation:
     """Return the situation of a due run."""
     record = due.record
-    return record.head, due.commands, record.attempts, record.wake_at is not None and record.wake_at <= at
+    return Situation(record.head, due.commands, record.attempts, record.wake_at is not None and record.wake_at <= at)
 
 
 def pause_seconds(tries: int, *, first: float = _PAUSE_SECONDS_MIN) -> float:
@@ -85,8 +93,7 @@ class DeferredRuns:
 
     def suspect(self, run_id: str, situation: Situation) -> None:
         """Defer a run that several processes did not survive. The delay grows with its attempts."""
-        _, _, attempts, _ = situation
-        pause = pause_seconds(attempts - SUSPECT_ATTEMPTS, first=SUSPECT_SECONDS)
+        pause = pause_seconds(situation.attempts - SUSPECT_ATTEMPTS, first=SUSPECT_SECONDS)
         self._deferred[run_id] = _Deferral(situation, after(self._clock, pause), 0)
 
     def release(self, run_id: str) -> None:
@@ -178,9 +185,6 @@ async def first_of(*works: Coroutine[Any, Any, object]) -> None:
         task.result()
 
 
-logger = logging.getLogger(__name__)
-
-
 class EmbeddedScheduler:
     """Advance at most `max_runs` runs at once, longest waiting first.
 
@@ -246,9 +250,11 @@ class EmbeddedScheduler:
         if free <= 0:
             return None
         at = now(self._clock)
+        # Those that are deferred or running may come first.
         limit = free + len(self._deferred) + len(self._running)
         found = await self._store.due(at=at, workflow_names=names, limit=limit)
         if len(found) < limit:
+            # These are all due runs.
             self._deferred.keep_only({due.record.run_id for due in found})
         for due in found:
             situation = situation_of(due, at=at)
@@ -299,6 +305,7 @@ class EmbeddedScheduler:
             del self._running[run_id]
             self._suspects.clear(run_id)
             self._woken.set()
+        # A run that nothing has changed would be due at once again.
         if result.tries_again:
             self._deferred.defer_for_a_while(run_id, situation)
         elif result.has_changed or result.status in {"failed", "quarantined", "exported"}:

@@ -5,6 +5,10 @@ edges wait until no node runs on which their loop depends; then another pass beg
 
 In a further pass an edge from outside the loop only carries data: it has started its target once. A node after a loop
 that may go on, to which nothing in the loop leads yet, waits until the loop is over: a later pass may still lead there.
+
+A cycle is a largest set of nodes that all lead to each other. A loop is one or more cycles with all nodes after them:
+they run again together. One time through a loop is a pass; `iteration` is its number, from 0. A round of a cycle is one
+time that its back edges were followed.
 """
 
 from __future__ import annotations

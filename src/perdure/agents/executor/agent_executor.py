@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 from typing_extensions import TypedDict
 
 from perdure.agents.agent import Agent, BaseAgent, SupportsAgentRun, resolve_agent_id
+from perdure.agents.executor.agent_turn import SESSION_KEY, AgentTurn, LiveSession, live_session
 from perdure.agents.executor.requests import (
     APPROVAL,
     Answer,
@@ -24,7 +25,6 @@ from perdure.agents.executor.requests import (
     to_inner_result,
     visible_messages,
 )
-from perdure.agents.executor.turn import SESSION_KEY, AgentTurn, LiveSession, live_session
 from perdure.agents.messages.content import Content
 from perdure.agents.messages.message import Message, normalize_messages
 from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate
@@ -391,19 +391,19 @@ class AgentExecutor(Executor):
     async def __respond_once(self, ctx: Context) -> Sequence[Message]:
         """Let the agent respond or ask once. Returns the messages for its next response."""
         cached = list(self.__cache(ctx))
-        told = cached
+        messages = cached
         if self.child_graph() is not None and cached and all(each.type in _OF_ANSWERS for each in cached[0].contents):
             # A waiting workflow gets its answers alone, later messages after them.
-            told = cached[:1]
-        if not told:
+            messages = cached[:1]
+        if not messages:
             logger.warning("agent %r runs without a message, which some models reject", self.id)
         turn = AgentTurn(self._agent, self.id, self._session, self.__live, ctx, streams_response=self.yields_responses)
-        is_unprompted = self._ensure_trailing_user_turn and told and told[-1].role == "assistant"
-        response = await turn.run([*told, Message("user", [_CONTINUE])] if is_unprompted else told)
+        is_unprompted = self._ensure_trailing_user_turn and messages and messages[-1].role == "assistant"
+        response = await turn.run([*messages, Message("user", [_CONTINUE])] if is_unprompted else messages)
         own, said = _own_state(ctx), visible_messages(response.messages)
-        conversation = [*own.get(_CONVERSATION, ()), *told, *said]
-        own.set(_CACHE, Log(cached[len(told) :]))
-        if turn.asked or turn.questions:
+        conversation = [*own.get(_CONVERSATION, ()), *messages, *said]
+        own.set(_CACHE, Log(cached[len(messages) :]))
+        if turn.questions or turn.inner_requests:
             words = spoken_messages(said)
             own.set(_CONVERSATION, Log(conversation))
             own.set(_SPOKEN, Log([*own.get(_SPOKEN, ()), *words]))
@@ -426,11 +426,12 @@ class AgentExecutor(Executor):
     async def __ask_all(self, ctx: Context, turn: AgentTurn) -> None:
         own = _own_state(ctx)
         pending: dict[str, Content] = own.get(_PENDING, {})
-        for place, content in enumerate(turn.asked):
+        for place, content in enumerate(turn.questions):
             request_id = await self.__ask(ctx, content.id or f"{ctx.idempotency_key}-{place}", content)
             pending[request_id] = content
         own.set(
-            _PENDING, {**pending, **open_outer_requests(ctx.activation, turn.questions)} if turn.questions else pending
+            _PENDING,
+            {**pending, **open_outer_requests(ctx.activation, turn.inner_requests)} if turn.inner_requests else pending,
         )
 
     async def __ask(self, ctx: Context, request_id: str, asked: Content) -> str:

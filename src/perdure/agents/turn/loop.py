@@ -182,21 +182,22 @@ class FunctionInvocationLayer(ChatLayer[OptionsT], Generic[OptionsT]):
             is_concurrent=limits.get("allow_concurrent_invocation", True),
         )
         loop = TurnLoop(partial(super().get_response, **more), caller, conversation, given, limits, stream)
-        # Next to the model, so that all other middleware sees the final call ids.
-        others += [loop.assign_call_ids] if others else []
+        if others:
+            # The loop's calls hold this dict. The last place, so that all other middleware sees the final call ids.
+            own_kwargs["middleware"] = [*others, loop.assign_call_ids]
         return loop.open_stream() if stream else loop.respond()
 
 
 @dataclass(slots=True)
 class TurnLoop:
-    """One request to a client, with all the model and tool calls it leads to.
+    """One request to a client, with all the model and tool calls it leads to. The `Turn` of its caller records them.
 
     Attributes:
         ask: The next layer: `ask(messages, stream=..., options=...)`.
         messages: The conversation as it happened. The model sees a repaired copy.
         produced: The messages of this request.
         streamed: The updates of the last model call.
-        is_closed: True if the model may call no more tools.
+        tools_are_closed: True if the model may call no more tools.
         asked: Questions that the activation has to ask.
         times: When the turn started, and when each round of tool calls ended; only with a limit.
     """
@@ -214,8 +215,8 @@ class TurnLoop:
     failures_in_a_row: int = field(default=0, init=False)
     refused_answers: int = field(default=0, init=False)
     streamed: list[ChatResponseUpdate] = field(default_factory=list[ChatResponseUpdate], init=False)
-    is_closed: bool = field(default=False, init=False)
-    is_over: bool = field(default=False, init=False)
+    tools_are_closed: bool = field(default=False, init=False)
+    is_done: bool = field(default=False, init=False)
     asked: list[Content] = field(default_factory=list[Content], init=False)
     times: list[float] = field(default_factory=list[float], init=False)
     _own_session: SimpleNamespace | None = field(default=None, init=False)
@@ -246,9 +247,9 @@ class TurnLoop:
             while self.asked:
                 for update in await self._ask_in_activation():
                     yield update
-            if self.is_over:
+            if self.is_done:
                 return
-            self.is_closed |= number == rounds
+            self.tools_are_closed |= number == rounds
             async with aclosing(self._call_model()) as updates:
                 async for update in updates:
                     yield update
@@ -256,7 +257,7 @@ class TurnLoop:
                 yield update
 
     @property
-    def asker(self) -> Any:
+    def question_session(self) -> Any:
         """Return the session that keeps open questions. It is needed only until the activation has its answers."""
         if self.caller.session is None and self.caller.turn.asks:
             self._own_session = self._own_session or SimpleNamespace(state={})
@@ -280,7 +281,7 @@ class TurnLoop:
             drop_questions(caller.session, caller.owner, [result.call_id for result in missing])
             updates.append(self._add(Message("tool", missing)))
         is_unbound = self.limits.get("disable_approval_response_binding", False)
-        resolved = resolve_answers(self.messages, self.asker, caller.owner, trusts_conversation=is_unbound)
+        resolved = resolve_answers(self.messages, self.question_session, caller.owner, trusts_conversation=is_unbound)
         updates += await self._follow(resolved, approved)
         return updates if self.stream else []
 
@@ -289,7 +290,7 @@ class TurnLoop:
         if not (resolved.decisions or resolved.open):
             return []
         outcome = await self._call_tools(resolved.decisions, approved)
-        store_batches(self.asker, resolved.batches)
+        store_batches(self.question_session, resolved.batches)
         return self._add_outcome(outcome, [each.to_content() for each in resolved.open])
 
     async def _ask_in_activation(self) -> list[ChatResponseUpdate]:
@@ -302,7 +303,7 @@ class TurnLoop:
         results = [each for each in answers if each.type == "function_result"]
         others = [each for each in answers if each not in approvals and each not in results]
         updates = [self._add(Message("tool", results))] if results else []
-        resolved = resolve_answers([Message("user", approvals)], self.asker, self.caller.owner)
+        resolved = resolve_answers([Message("user", approvals)], self.question_session, self.caller.owner)
         updates += await self._follow(resolved, self._approved_calls())
         if others:
             self._add(Message("user", others))
@@ -328,7 +329,7 @@ class TurnLoop:
         options = dict(self.options)
         if tools := expand_tools(self.caller.tools):
             options["tools"] = tools
-        if self.is_closed:
+        if self.tools_are_closed:
             options["tool_choice"] = "none"
         shown = repair_conversation(self.messages, is_complete=not self._is_stored_by_provider)
         with use_turn(self.caller.turn):
@@ -344,7 +345,7 @@ class TurnLoop:
                 response = await stream.get_final_response()
         else:
             response = await given
-        if self.is_closed:
+        if self.tools_are_closed:
             response, fallback = _without_calls(response)
             if fallback is not None:
                 yield fallback
@@ -362,7 +363,7 @@ class TurnLoop:
 
     def _without_dead_calls(self, update: ChatResponseUpdate) -> ChatResponseUpdate | None:
         """Remove calls from an update that nobody will make."""
-        if not self.is_closed or not any(is_local_call(content) for content in update.contents):
+        if not self.tools_are_closed or not any(is_local_call(content) for content in update.contents):
             return update
         kept = copy.copy(update)
         kept.contents = [content for content in update.contents if not is_local_call(content)]
@@ -376,7 +377,7 @@ class TurnLoop:
         tools = self.caller.by_name() if calls else {}
         if not calls or not (tools or self.caller.tools):
             fault = None if calls or self.asked else self._answer_fault()
-            self.is_over = not (self.asked or fault)
+            self.is_done = not (self.asked or fault)
             return [] if fault is None else await self._refuse_answer(fault)
         ready: list[Content] = []
         waiting: list[Content] = []
@@ -433,7 +434,7 @@ class TurnLoop:
 
     def _ask_for_approval(self, waiting: Sequence[Content], ready: Sequence[Content]) -> list[Content]:
         """Ask for approval of calls. The other calls wait in the session; without one they are asked about too."""
-        session = self.asker
+        session = self.question_session
         asked = [*waiting, *(ready if session is None else ())]
         questions = [Question(call.call_id or "", call, call) for call in asked]
         add_batch(session, Batch(questions, [] if session is None else list(ready), self.caller.owner))
@@ -447,8 +448,8 @@ class TurnLoop:
             self.failures_in_a_row = self.failures_in_a_row + 1 if outcome.has_failed else 0
         calls_max = self.limits.get("max_function_calls")
         failures_max = self.limits.get("max_consecutive_errors_per_request", 0)
-        self.is_closed |= calls_max is not None and self.calls_made >= calls_max
-        self.is_closed |= outcome.has_failed and self.failures_in_a_row >= failures_max
+        self.tools_are_closed |= calls_max is not None and self.calls_made >= calls_max
+        self.tools_are_closed |= outcome.has_failed and self.failures_in_a_row >= failures_max
         await self._check_time()
         choice = self.options.get("tool_choice")
         if (cast("dict[str, Any]", choice).get("mode") if isinstance(choice, dict) else choice) == "required":
@@ -471,7 +472,7 @@ class TurnLoop:
             return self._clock.now().timestamp()
 
         self.times.append(await turn.call("time", turn.tool_key("time", len(self.times)), read_clock, "rerun"))
-        self.is_closed |= self.times[-1] - self.times[0] >= seconds_max
+        self.tools_are_closed |= self.times[-1] - self.times[0] >= seconds_max
 
     def _add_outcome(self, outcome: CallOutcome, asked: Sequence[Content]) -> list[ChatResponseUpdate]:
         """Add results and questions to the conversation. Questions end the turn."""
@@ -484,14 +485,14 @@ class TurnLoop:
             self._store_tool_questions(outcome.contents)
         if questions and self.caller.turn.asks:
             self.asked += questions
-            self.is_over |= outcome.ends_turn
+            self.is_done |= outcome.ends_turn
             return updates
         if questions:
             self._add_questions(questions)
             # The stream has already sent the arguments of the calls.
             sent = [replace(each, arguments=None) if each.type == "function_call" else each for each in questions]
             updates.append(ChatResponseUpdate(contents=sent, role="assistant"))
-        self.is_over |= bool(questions) or outcome.ends_turn
+        self.is_done |= bool(questions) or outcome.ends_turn
         return updates
 
     def _add(self, message: Message) -> ChatResponseUpdate:
@@ -503,7 +504,7 @@ class TurnLoop:
         every = (each for message in (*self.messages, *self.produced) for each in message.contents)
         calls: dict[str | None, Content] = {each.call_id: each for each in every if each.type == "function_call"}
         if questions := find_questions(contents, calls):
-            add_batch(self.asker, Batch(questions, owner=self.caller.owner))
+            add_batch(self.question_session, Batch(questions, owner=self.caller.owner))
 
     def _take_provider_questions(self) -> None:
         """Let the activation ask what the provider asks. The response then has no open questions."""

@@ -31,9 +31,9 @@ FinalT = TypeVar("FinalT")
 
 @dataclass(slots=True)
 class Turn:
-    """One turn of an agent. Its calls are named after it, so that a resumed run finds their records.
+    """The identity of one turn of an agent. Its calls are named after it, so that a resumed run finds their records.
 
-    A turn is identified by its input (`told`) and a number if the input repeats: parallel turns may start in any order.
+    A turn is identified by its `input_messages` and a number if they repeat: parallel turns may start in any order.
     `traits` identify an agent without a name.
 
     Attributes:
@@ -44,7 +44,7 @@ class Turn:
     """
 
     name: str
-    told: InitVar[Iterable[object]] = ()
+    input_messages: InitVar[Iterable[object]] = ()
     traits: InitVar[Iterable[object]] = ()
     activation: ActivationRecorder | None = field(default_factory=activation_at_work)
     returns_requests: bool = False
@@ -55,9 +55,9 @@ class Turn:
     _calls: Numbering = field(default_factory=Numbering, init=False)
     _has_failed: bool = field(default=False, init=False)
 
-    def __post_init__(self, told: Iterable[object], traits: Iterable[object]) -> None:
+    def __post_init__(self, input_messages: Iterable[object], traits: Iterable[object]) -> None:
         if self.activation is not None:
-            about = [list(told), list(traits)]
+            about = [list(input_messages), list(traits)]
             self.key = self.activation.turn_key(
                 lambda path: f"{self.name}~{_digest(*about, *([[path]] if path else []))}"
             )
@@ -201,9 +201,9 @@ def is_returning_requests(agent: object) -> bool:
     return _returning.get() is agent
 
 
-def current_turn(name: str, told: Iterable[object] = ()) -> Turn:
+def current_turn(name: str, input_messages: Iterable[object] = ()) -> Turn:
     """Return the current turn, or a new one for a call outside any turn."""
-    return _turn.get() or Turn(name, told)
+    return _turn.get() or Turn(name, input_messages)
 
 
 def _digest(*about: Iterable[object]) -> str:

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+STATE_KEY = "workflow"
 _REMEMBERED_MAX = 1000
 
 
@@ -100,8 +101,9 @@ class Conversation:
                 # The run doesn't know messages of later turns or other branches.
                 self._seen = {}
                 self._finish()
-                for event in () if given.said else resumed:
-                    yield event
+                if not given.said:
+                    for event in resumed:
+                        yield event
             if checkpoint_id is None or given.said:
                 async with Closing(self._stream(await self._next_call(given))) as events:
                     async for event in events:
@@ -141,17 +143,22 @@ class Conversation:
         if loaded_run is None:
             return self._begin_turn(given, None)
         snapshot = loaded_run.snapshot
+        # Without messages: continue a run of this session, or one that is not at its end.
         if not said:
             is_meant = self._has_session or snapshot.requests or not snapshot.is_idle
             return self._continue(loaded_run) if is_meant else self._begin_turn(given, loaded_run)
         if _are_answers(said, snapshot):
             return self._answer(said, loaded_run)
+        # The run began this very turn, and the session was not saved after it.
         if snapshot.turn == self._position.turn + 1 and self._has_input(said):
             return self._continue(loaded_run)
+        # The same for an answer.
         if self._answered_before(said, snapshot):
             return self._continue(loaded_run)
+        # Plain messages: they can only be answers.
         if snapshot.requests:
             return self._answer(said, loaded_run)
+        # A turn that failed or was cut off: other messages begin a new one.
         if not snapshot.is_idle:
             await self._leave_turn(loaded_run)
         return self._begin_turn(given, self._workflow.loaded_run)
@@ -231,7 +238,7 @@ class Conversation:
         if run_id is not None:
             found = await self._switch_to(run_id)
             if found is None:
-                self._require_expendable(run_id)
+                self._refuse_or_warn_of_lost_run(run_id)
                 self._start_at(self._new_id())
             return found
         first_id = self._first_id()
@@ -282,7 +289,7 @@ class Conversation:
             await self._read(run_id=run_id, commit_input_only=True, skip_past_events=True)
         return self._workflow.loaded_run
 
-    def _require_expendable(self, run_id: str) -> None:
+    def _refuse_or_warn_of_lost_run(self, run_id: str) -> None:
         """Raise AgentException if the missing run had open requests; otherwise a new one starts."""
         where = "this process, and there is no checkpoint storage" if self._storage is None else "this storage"
         if self._position.is_open:
@@ -370,9 +377,6 @@ async def close_stream(stream: ResponseStream[Any, Any]) -> None:
     """Close a stream. An event loop that shuts down closes all generators at once; this one may already be closing."""
     with suppress(RuntimeError):
         await stream.aclose()
-
-
-STATE_KEY = "workflow"
 
 
 @dataclass(slots=True)

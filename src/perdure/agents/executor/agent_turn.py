@@ -1,4 +1,8 @@
-"""One turn of an agent in a workflow: load the session, run the agent, stream its updates, store the session."""
+"""One turn of an agent in a workflow: load the session, run the agent, stream its updates, store the session.
+
+An `AgentTurn` runs the agent. That makes a `Turn` (agents/turn/recording.py), which names the recorded calls, and for
+each request to the client a `TurnLoop` (agents/turn/loop.py), which makes them.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     from perdure.agents.sessions.session import Change
     from perdure.graph import WorkflowContext
     from perdure.kernel import Request
+
+SESSION_KEY: Final = "session"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,27 +92,27 @@ class LiveSession:
 
     Attributes:
         _pristine: The session before any run. A new run starts with it.
-        _left: The session when the object was last updated.
+        _last_synced: The session when the object was last updated.
         _kept: The last stored record, with its decoded elements.
     """
 
     def __init__(self, session: AgentSession) -> None:
         self.session = session
         self._pristine: SessionRecord | None = None
-        self._left: SessionRecord | None = None
+        self._last_synced: SessionRecord | None = None
         self._kept: SessionRecord | None = None
 
     def base(self, stored: SessionRecord | None, *, is_shared: bool) -> SessionRecord:
         """Return the record that a turn starts from."""
-        if self._pristine is None or self._left is None:
-            self._pristine = self._left = SessionRecord.of(self.session)
+        if self._pristine is None or self._last_synced is None:
+            self._pristine = self._last_synced = SessionRecord.of(self.session)
         base = self._pristine if stored is None else self._with_decoded(stored)
-        changed = list(find_changes(self._left.state, self.session.state))
+        changed = list(find_changes(self._last_synced.state, self.session.state))
         if not changed:
             return base
         if is_shared:
             # Of parallel turns only one takes these changes; the changes of the others are added to them.
-            self._left = SessionRecord.of(self.session)
+            self._last_synced = SessionRecord.of(self.session)
         session = base.session()
         apply_changes(changed, session.state)
         return SessionRecord.of(session)
@@ -137,7 +143,7 @@ class LiveSession:
         self.session.state.clear()
         self.session.state.update(copy_state(session.state))
         self.session.service_session_id = session.service_session_id
-        self._left = SessionRecord.of(self.session)
+        self._last_synced = SessionRecord.of(self.session)
 
     def merge(self, record: SessionRecord, update: SessionRecord) -> SessionRecord:
         """Merge parallel turns of a shared session. The last one to be merged updates the object."""
@@ -161,12 +167,9 @@ def live_session(session: AgentSession) -> LiveSession:
     return found
 
 
-SESSION_KEY: Final = "session"
-
-
 @dataclass
 class AgentTurn:
-    """Run an agent once. `asked` are its questions, `questions` those of a workflow inside it.
+    """Run an agent once. `questions` are its own, `inner_requests` those of a workflow inside it.
 
     A stream gets the updates if `streams_response`.
     """
@@ -177,8 +180,8 @@ class AgentTurn:
     live: LiveSession | None
     ctx: WorkflowContext[Any, Any]
     streams_response: bool = True
-    asked: list[Content] = field(default_factory=list["Content"], init=False)
-    questions: list[Request] = field(default_factory=list["Request"], init=False)
+    questions: list[Content] = field(default_factory=list["Content"], init=False)
+    inner_requests: list[Request] = field(default_factory=list["Request"], init=False)
     _has_streamed: bool = field(default=False, init=False)
     _shown: dict[int, AgentResponseUpdate] = field(default_factory=dict[int, "AgentResponseUpdate"], init=False)
     """The updates as they were streamed, by the identity of the agent's own updates."""
@@ -195,8 +198,8 @@ class AgentTurn:
             for update in response.to_updates():
                 self._stream_update(update)
         # The response first: a call in an update may lack arguments that were streamed before.
-        self.asked = deduplicate([*response.user_input_requests, *self.asked])
-        self.questions = inner_requests(self.ctx.activation)
+        self.questions = deduplicate([*response.user_input_requests, *self.questions])
+        self.inner_requests = inner_requests(self.ctx.activation)
         return response
 
     async def _run_with_session(self, messages: Sequence[Message], live: LiveSession) -> AgentResponse[Any]:
@@ -257,7 +260,7 @@ class AgentTurn:
         if discards := getattr(update, "discards", ()):
             self._take_back(discards)
             return
-        self.asked += update.user_input_requests
+        self.questions += update.user_input_requests
         left = [each for each in update.contents if not (each.user_input_request is True or is_inner_question(each))]
         if not self.streams_response or (update.contents and not left):
             return
@@ -273,7 +276,7 @@ class AgentTurn:
     def _take_back(self, updates: Sequence[AgentResponseUpdate]) -> None:
         """Take back the updates of an attempt inside a workflow that is the agent."""
         gone = {id(each) for update in updates for each in update.user_input_requests}
-        self.asked = [each for each in self.asked if id(each) not in gone]
+        self.questions = [each for each in self.questions if id(each) not in gone]
         self.ctx.activation.take_back([self._shown[id(each)] for each in updates if id(each) in self._shown])
 
     def _mark_declared_calls(self, contents: Sequence[Content]) -> list[Content]:
