@@ -214,6 +214,7 @@ class EmbeddedScheduler:
         self._deferred.release(run_id)
         self._woken.set()
 
+    # The store has the new run or the cancel command already, so all three only look for work.
     start = cancel = wake
 
     async def wake_at(self, run_id: str, moment: datetime) -> None:
