@@ -158,7 +158,7 @@ async def test_an_answer_that_is_no_value_is_told_to_the_model_which_answers_aga
 
 async def test_a_model_is_told_twice_that_its_answer_is_no_value_and_then_the_node_fails() -> None:
     client, agent = clerk(["one", "two", "three", "four"])
-    with pytest.raises(AgentInvalidResponseException, match=r"agent 'clerk' has no answer.*told so 2 times"):
+    with pytest.raises(AgentInvalidResponseException, match=r"node 'n' has no answer.*told so 2 times"):
         await around(agent, output=TICKET).run("The lamp is out.")
     assert len(client.calls) == 3
 
@@ -329,7 +329,7 @@ async def test_a_failure_of_a_node_that_does_not_stop_is_told_to_the_conductor(m
 async def test_an_answer_that_is_never_a_value_is_a_failure_like_others() -> None:
     _, agent = clerk(["one", "two", "three"])
     failed = outcome(await around(agent, output=TICKET, on_error=OnError("isolate")).run("x"))
-    assert failed.error.error_type == "ResponseValueError"
+    assert failed.error.error_type == "AgentInvalidResponseException"
 
 
 async def test_an_attempt_after_a_failure_begins_anew() -> None:

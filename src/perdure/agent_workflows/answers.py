@@ -18,6 +18,7 @@ from perdure import (
     ChatMiddleware,
     ChatMiddlewareLayer,
     Content,
+    FunctionInvocationLayer,
     FunctionTool,
     Message,
     MiddlewareTermination,
@@ -354,6 +355,9 @@ def _options_for(node: Node, agent: Agent[Any], choices: Sequence[Choice]) -> di
         options |= {"tools": tools, "tool_choice": "required", "allow_multiple_tool_calls": False}
     elif isinstance(node.output, StructuredOutput):
         options["response_format"] = node.output.type
+        if isinstance(agent.client, FunctionInvocationLayer):
+            # The node itself asks again: so do the records of executions that earlier versions began.
+            options["check_response_format"] = False
     return options
 
 

@@ -167,6 +167,7 @@ class FunctionInvocationLayer(ChatLayer[OptionsT], Generic[OptionsT]):
         arguments: Mapping[str, Any] = given.pop("additional_function_arguments", None) or {}
         # Read at each call: a client's configuration may be changed.
         limits = normalize_function_invocation_configuration(self.function_invocation_configuration)
+        is_checked = given.pop("check_response_format", True)
         if not limits.get("enabled"):
             return super().get_response(messages, stream=stream, options=given, **more)
         conversation = normalize_messages(messages)
@@ -181,7 +182,8 @@ class FunctionInvocationLayer(ChatLayer[OptionsT], Generic[OptionsT]):
             include_detailed_errors=limits.get("include_detailed_errors", False),
             is_concurrent=limits.get("allow_concurrent_invocation", True),
         )
-        loop = TurnLoop(partial(super().get_response, **more), caller, conversation, given, limits, stream)
+        ask = partial(super().get_response, **more)
+        loop = TurnLoop(ask, caller, conversation, given, limits, stream, is_checked)
         if others:
             # The loop's calls hold this dict. The last place, so that all other middleware sees the final call ids.
             own_kwargs["middleware"] = [*others, loop.assign_call_ids]
@@ -195,6 +197,7 @@ class TurnLoop:
     Attributes:
         ask: The next layer: `ask(messages, stream=..., options=...)`.
         messages: The conversation as it happened. The model sees a repaired copy.
+        is_checked: True if answers must fit the `response_format`.
         produced: The messages of this request.
         streamed: The updates of the last model call.
         tools_are_closed: True if the model may call no more tools.
@@ -208,6 +211,7 @@ class TurnLoop:
     options: dict[str, Any]
     limits: FunctionInvocationConfiguration
     stream: bool
+    is_checked: bool
     produced: list[Message] = field(default_factory=list[Message], init=False)
     response: ChatResponse[Any] = field(default_factory=ChatResponse[Any], init=False)
     usage: UsageDetails | None = field(default=None, init=False)
@@ -405,7 +409,7 @@ class TurnLoop:
 
     def _answer_fault(self) -> str | None:
         wanted = self.options.get("response_format")
-        if wanted is None or self.response.user_input_requests:
+        if wanted is None or not self.is_checked or self.response.user_input_requests:
             return None
         return answer_fault(self.response.last_text, wanted)
 
