@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import Unpack
 
-from perdure import Agent, AgentInvalidResponseException, Message, register_type, return_requests
+from perdure import (
+    Agent,
+    AgentInvalidResponseException,
+    FunctionInvocationLayer,
+    Message,
+    register_type,
+    return_requests,
+)
 from perdure.orchestrations.builder import OrchestrationBuilder, OrchestrationOptions
 from perdure.orchestrations.orchestrator import BaseGroupChatOrchestrator, OrchestratorOptions
 from perdure.orchestrations.participants import (
@@ -307,12 +314,14 @@ class AgentBasedGroupChatOrchestrator(TurnBasedOrchestrator):
         participants = self._participant_registry.participants
         unseen = self._full_conversation[self._run_state.notes.get(_SEEN_KEY, 0) :]
         messages = [*unseen, Message("user", [decision_prompt(participants)])]
+        options: dict[str, Any] = {"response_format": AgentOrchestrationOutput}
+        if isinstance(self._agent.client, FunctionInvocationLayer):
+            # This loop asks again, as it does in the records of runs that earlier versions began.
+            options["check_response_format"] = False
         errors: list[InvalidDecisionError] = []
         while len(errors) <= self._retry_attempts:
             with return_requests(self._agent):
-                response = await self._agent.run(
-                    messages, session=session, options={"response_format": AgentOrchestrationOutput}, **kwargs
-                )
+                response = await self._agent.run(messages, session=session, options=options, **kwargs)
             if response.user_input_requests:
                 raise GroupChatDecisionError(
                     f"orchestrator agent {self.id!r} asked for an approval or user input, which it can't get; give it "

@@ -227,12 +227,16 @@ class HistoryProvider(ContextProvider, ABC):
 
 
 def _begins_with(messages: Sequence[Message], history: Sequence[Message]) -> bool:
-    """Return True if messages repeat a whole history. A user may say the same twice, so it must contain a reply."""
+    """Return True if messages repeat a whole history. A user may say the same twice, so it must contain a reply.
+
+    Two authors may say the same. A message without an author may be anybody's.
+    """
     return (
         len(messages) >= len(history)
         and any(known.role == "assistant" for known in history)
         and all(
             (message.role, message.contents) == (known.role, known.contents)
+            and (message.author_name or known.author_name) == (known.author_name or message.author_name)
             for message, known in zip(messages, history, strict=False)
         )
     )
