@@ -215,7 +215,7 @@ async def test_a_checkpoint_of_a_later_format_is_refused_by_its_number(tmp_path:
         for meeting in (
             storage.load(ids[-1]),
             storage.get_latest(workflow_name="counting"),
-            storage.list_checkpoints(),
+            storage.list_checkpoints(workflow_name="counting"),
             counting(storage).run(run_id="r"),
         ):
             with pytest.raises(WorkflowCheckpointException, match=f"{ids[-1]}' has format 99, .* reads up to 2"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import field, replace
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import unquote
 
@@ -138,7 +138,7 @@ def require_form(tree: Any, form: Any) -> Any:
 def require_moment(tree: Any) -> str:
     """Return a stored moment. Raises TypeError or ValueError."""
     text: str = require_form(tree, str)
-    if datetime.fromisoformat(text).astimezone(UTC).isoformat() != text:
+    if datetime.fromisoformat(text).utcoffset() != timedelta():
         raise ValueError(f"{text!r} is not a moment in UTC")
     return text
 

@@ -155,11 +155,11 @@ class StoreStorage(RequestQueue):
     ) -> list[WorkflowCheckpoint]:
         """Return checkpoints in commit order: all, or those of a workflow or a run. Nothing is decoded.
 
-        A damaged checkpoint of a run raises CheckpointDamagedError. In a list of several runs it is left out, and a
-        warning in the log names it.
+        A damaged checkpoint of the workflow or run raises CheckpointDamagedError. In a list of everything it is left
+        out, and a warning in the log names it.
         """
         manifests = await self.store.manifests(workflow_name=workflow_name, run_id=run_id)
-        if run_id is not None:
+        if run_id is not None or workflow_name is not None:
             return [self._view(manifest) for manifest in manifests]
         return [view for manifest in manifests if (view := self._listed(manifest)) is not None]
 

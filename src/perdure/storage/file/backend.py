@@ -424,7 +424,10 @@ class FileBackend:
         with self._files.lock():
             files = self._files.checkpoints
             if run_id is None:
-                found = [file for path in files.paths() if (file := _listed(functools.partial(files.read, path)))]
+                read = [functools.partial(files.read, path) for path in files.paths()]
+                # Programs resume the last one of a workflow: it must not be an older one silently.
+                every = [each() for each in read] if workflow_name is not None else map(_listed, read)
+                found = [file for file in every if file is not None]
             else:
                 found = list(self._files.run(run_id).log.files())
             chosen = [each for each in found if workflow_name in {None, each.manifest.workflow_name}]

@@ -167,15 +167,15 @@ class Tables:
         return rows.read_manifest(row)
 
     def manifests(self, *, workflow_name: str | None, run_id: str | None) -> Sequence[Manifest]:
-        """Return checkpoints in commit order. Without a `run_id`, damaged ones are left out."""
+        """Return checkpoints in commit order. A list of everything leaves damaged ones out."""
         if run_id is not None:
             found = self.checkpoints_of_run(run_id)
-            return [rows.read_manifest(row) for row in found if workflow_name in {None, row["workflow_name"]}]
-        if workflow_name is not None:
+        elif workflow_name is not None:
+            # Programs resume the last one of this list: it must not be an older one silently.
             found = self.execute("checkpoints_of_workflow", workflow_name=workflow_name).fetchall()
         else:
-            found = self.execute("checkpoints").fetchall()
-        return list(rows.readable_manifests(found))
+            return list(rows.readable_manifests(self.execute("checkpoints").fetchall()))
+        return [rows.read_manifest(row) for row in found if workflow_name in {None, row["workflow_name"]}]
 
     def checkpoints_of_run(self, run_id: str) -> Sequence[Row]:
         """Return the rows of a run's checkpoints in commit order."""
