@@ -361,9 +361,6 @@ class Ranking:
 
     def best(self, value: object) -> int | None:
         """Return the index of the most specific type for `value`; None if none fits."""
-        exact = self.exact.get(type(value))
-        if exact is not None:
-            return exact
         fitting = [place for place, member in enumerate(self.members) if is_instance_of(value, member)]
         for place in fitting:
             if self.narrower[place].isdisjoint(fitting):

@@ -74,7 +74,9 @@ class Dispatch:
 
     def route_of(self, value: object) -> Route | None:
         """Return the handler with the most specific type for a value."""
-        index = self._ranking.best(value)
+        index = self._ranking.exact.get(type(value))
+        if index is None:
+            index = self._ranking.best(value)
         return None if index is None else self.messages[index]
 
     def answer_route(self, request: object, response: object) -> Route | None:
