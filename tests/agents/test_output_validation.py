@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from perdure import (
     Agent,
     AgentResponse,
     AgentResponseUpdate,
+    InvalidValueError,
     ResponseValueError,
     WorkflowBuilder,
+    json_schema_faults,
+    parse_answer,
     tool,
+    value_faults,
 )
 from perdure.testing import ScriptedChatClient, ToolCall
 
@@ -109,3 +113,16 @@ async def test_a_run_that_failed_for_its_answers_goes_on_when_it_is_resumed(stor
     client, workflow = build()
     result = await workflow.run(run_id="r")
     assert (result.get_outputs()[-1].text, len(client.calls)) == (GOOD, 1)
+
+
+def test_a_program_validates_an_answer_itself() -> None:
+    assert parse_answer(f"```json\n{GOOD}\n```", Verdict) == Verdict(kind="spam")
+    assert parse_answer(GOOD, SCHEMA) == {"kind": "spam"}
+    with pytest.raises(InvalidValueError, match=r'^kind must satisfy type: "string"$'):
+        parse_answer('{"kind": 1}', SCHEMA)
+    with pytest.raises(ValidationError) as refused:
+        parse_answer('{"kind": 1}', Verdict)
+    assert str(InvalidValueError.of(refused.value)) == "kind: Input should be a valid string"
+    assert value_faults({}, SCHEMA) == ["the value: 'kind' is a required property"]
+    assert value_faults({"kind": 1}, {"properties": {"kind": {"$ref": "#/$defs/none"}}}) == []
+    assert json_schema_faults({"required": "kind"}) == ['required must satisfy type: "array"']

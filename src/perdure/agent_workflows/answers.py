@@ -20,6 +20,7 @@ from perdure import (
     Content,
     FunctionInvocationLayer,
     FunctionTool,
+    InvalidValueError,
     Message,
     MiddlewareTermination,
 )
@@ -40,7 +41,6 @@ from perdure.agent_workflows.outputs import (
     parse_value,
     title_of,
 )
-from perdure.agents import InvalidValueError, correction
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
@@ -226,7 +226,10 @@ class AnswerReader:
                 try:
                     value = parse_value(_last_text(response.agent_response.messages), shape)
                 except InvalidValueError as fault:
-                    raise InvalidValueError(correction(str(fault))) from fault
+                    raise InvalidValueError(
+                        f"Your answer can't be used: {fault}. Answer again, with JSON of the form that was asked for "
+                        "and nothing else."
+                    ) from fault
                 return self._value_answer({**value, RESULT: value}, value)
             case TextOutput(key):
                 text = response.agent_response.text

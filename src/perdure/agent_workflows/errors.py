@@ -15,7 +15,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from perdure import WorkflowException
-from perdure.agents import path_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,6 +85,14 @@ def describe(value: object) -> str:
         return f"the {'class' if isinstance(value, type) else 'function'} {name}"
     kind = type(value).__name__
     return f"{'an' if kind[:1].lower() in {*'aeiou'} else 'a'} {kind}"
+
+
+def path_of(place: Place, path: str = "") -> str:
+    """Write a place inside `path` as a path, such as `edges[0].when`."""
+    for part in place:
+        name = f".{part}" if path else part
+        path += f"[{part}]" if isinstance(part, int) else str(name)
+    return path
 
 
 def problems_in(error: ValidationError, data: object, name_place: Callable[[Place], str] = path_of) -> dict[Place, str]:

@@ -17,6 +17,7 @@ from perdure import (
     AgentResponse,
     AgentResponseUpdate,
     AgentSession,
+    InvalidValueError,
     Message,
     WorkflowContext,
     WorkflowEvent,
@@ -29,7 +30,6 @@ from perdure.agent_workflows.errors import AgentWorkflowError
 from perdure.agent_workflows.messages import NodeApprovalRequest, NodeApprovalResponse, NodeResult, NodeTask
 from perdure.agent_workflows.outputs import require_output
 from perdure.agent_workflows.validation import CONDUCTOR
-from perdure.agents import InvalidValueError, has_failed_here
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,6 +50,18 @@ _TASK: Final = "task"
 _CALLS_BEFORE: Final = "calls_before"
 # The number of unusable answers in this task. The keys of this scope are stored.
 _INVALID_ANSWERS: Final = "answers_in_vain"
+
+
+class _NoMarkError(Exception):
+    """Fails a step, so that it leaves no record."""
+
+
+async def _read_mark() -> None:
+    raise _NoMarkError
+
+
+async def _leave_mark() -> None:
+    """Leave a record."""
 
 
 class AgentNode(AgentExecutor):
@@ -135,10 +147,24 @@ class AgentNode(AgentExecutor):
         answers = ctx.scope().get(_INVALID_ANSWERS, 0) + 1
         if answers % _ANSWERS_MAX == 0:
             has_default = self._reader.default(answer) is not None
-            if has_default or not await has_failed_here(ctx.activation, f"given-up-{answers}"):
+            if has_default or not await self._is_another_attempt(answers, ctx):
                 return []
         ctx.scope().set(_INVALID_ANSWERS, answers)
         return [*self.unsent_results(answer), Message("user", [str(fault)])]
+
+    async def _is_another_attempt(self, answers: int, ctx: WorkflowContext[Any, Any]) -> bool:
+        """Return True if the node has failed here before, and is tried again.
+
+        The answers of the model are recorded and come back in each attempt. Without a mark each attempt would fail like
+        the first.
+        """
+        key = f"given-up-{answers}"
+        try:
+            await ctx.step("give up", _read_mark, key=key)
+        except _NoMarkError:
+            await ctx.step("give up", _leave_mark, key=key)
+            return False
+        return True
 
     async def _approve(self, task: NodeTask, answer: Answer, ctx: WorkflowContext[Any, Any]) -> NodeResult:
         """Ask a person for approval if the node needs it. A correction that cannot be used is asked for again."""

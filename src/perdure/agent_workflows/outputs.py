@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from jsonschema import Draft202012Validator
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import override
 
+from perdure import InvalidValueError, json_schema_faults, parse_answer, value_faults
 from perdure.agent_workflows.definition.conditions import MISSING, is_index, is_same, look_inside
 from perdure.agent_workflows.definition.values import (
     ANSWER,
@@ -26,17 +26,9 @@ from perdure.agent_workflows.definition.values import (
     UnionOutput,
 )
 from perdure.agent_workflows.errors import quoted
-from perdure.agents import (
-    InvalidValueError,
-    fault_text,
-    model_faults,
-    parse_answer,
-    require_none,
-    value_faults,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from perdure.agent_workflows.definition.values import Node, Output, Shape
 
@@ -170,14 +162,9 @@ def _require_shape(shape: Shape, reserved: Collection[str]) -> None:
         raise ValueError(f"{name!r} has a field {clash[0]!r}, which is a reserved output key; rename the field")
 
 
-_METASCHEMA: Final[Any] = Draft202012Validator(
-    Draft202012Validator.META_SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER
-)
-
-
 def schema_faults(schema: Any) -> list[str]:
     """Name what is wrong with a JSON schema, each with its place. `format` and other documents are not looked at."""
-    faults = list(dict.fromkeys(map(fault_text, _METASCHEMA.iter_errors(schema))))
+    faults = json_schema_faults(schema)
     return faults or [f"{each!r} refers to nothing in it" for each in _dangling_references(schema, schema)]
 
 
@@ -201,7 +188,7 @@ def parse_value(text: str, shape: Shape) -> dict[str, Any]:
     try:
         found: object = parse_answer(text, shape)
     except ValueError as error:
-        raise InvalidValueError("; ".join(model_faults(error))) from error
+        raise InvalidValueError.of(error) from error
     value = found if isinstance(shape, Mapping) else cast("Any", found).model_dump(mode="json")
     if not isinstance(value, dict):
         raise InvalidValueError("it is not a JSON object")
@@ -237,7 +224,7 @@ def correct_outputs(output: Output, outputs: Mapping[str, Any], changes: Mapping
             target: object = changes.get(HANDOFF_TARGET)
             if isinstance(output, Handoffs) and isinstance(target, str) and target not in output.targets:
                 problems.append(f"{HANDOFF_TARGET!r} is one of {quoted(output.targets)}, not {target!r}")
-            require_none(problems)
+            _require_none(problems)
             return {**outputs, **changes}
         case StructuredOutput(shape):
             value = _correct_value(shape, outputs[RESULT], changes)
@@ -273,18 +260,23 @@ def _correct_value(shape: Shape, before: Mapping[str, Any], changes: Mapping[str
             for key, each in fields.items()
             if key in given and not is_same(each, given[key])
         ]
-    require_none(problems)
+    _require_none(problems)
     value = {**given, **fields}
     if isinstance(shape, Mapping):
-        require_none(value_faults(value, shape))
+        _require_none(value_faults(value, shape))
         return value
     computed: Mapping[str, Any] = getattr(shape, "model_computed_fields", {})
-    require_none([f"{key!r} is computed from other fields; change those" for key in sorted({*asked} & {*computed})])
+    _require_none([f"{key!r} is computed from other fields; change those" for key in sorted({*asked} & {*computed})])
     own = {key: each for key, each in value.items() if key not in computed}
     try:
         return shape.model_validate_json(json_text(own), by_name=True, by_alias=False).model_dump(mode="json")
     except ValueError as error:
-        raise InvalidValueError("; ".join(model_faults(error))) from error
+        raise InvalidValueError.of(error) from error
+
+
+def _require_none(problems: Sequence[str]) -> None:
+    if problems:
+        raise InvalidValueError(*problems)
 
 
 def _unknown(changes: Iterable[str], known: Collection[str]) -> Iterator[str]:

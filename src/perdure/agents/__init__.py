@@ -73,12 +73,8 @@ from perdure.agents.messages.responses import (
 )
 from perdure.agents.messages.structured import (
     InvalidValueError,
-    correction,
-    fault_text,
-    model_faults,
+    json_schema_faults,
     parse_answer,
-    path_of,
-    require_none,
     value_faults,
 )
 from perdure.agents.sessions.providers import (
@@ -109,7 +105,6 @@ from perdure.agents.turn.loop import (
 from perdure.agents.turn.recording import (
     Turn,
     current_turn,
-    has_failed_here,
     record_stream,
     return_requests,
     use_turn,

@@ -10,7 +10,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator
+    from typing import Self
 
     from jsonschema import ValidationError
 
@@ -20,7 +21,19 @@ _TEXT_MAX: Final = 80
 
 
 class InvalidValueError(ValueError):
-    """A value is not of the form that was asked for. The message is written for the model or person who gave it."""
+    """A value is not of the form that was asked for. The faults are written for the model or person who gave it."""
+
+    def __init__(self, *faults: str) -> None:
+        super().__init__("; ".join(faults[:_FAULTS_MAX]))
+
+    @classmethod
+    def of(cls, error: ValueError) -> Self:
+        """Name pydantic's errors without the values."""
+        errors: Any = getattr(error, "errors", None)
+        if errors is None:
+            return cls(str(error))
+        faults = errors(include_url=False, include_context=False, include_input=False)
+        return cls(*(f"{'.'.join(map(str, fault['loc'])) or 'the value'}: {fault['msg']}" for fault in faults))
 
 
 def parse_answer(text: str, wanted: type[Any] | Mapping[str, Any]) -> Any:
@@ -35,7 +48,8 @@ def parse_answer(text: str, wanted: type[Any] | Mapping[str, Any]) -> Any:
         value: object = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidValueError(f"it is not JSON: {error}") from error
-    require_none(value_faults(value, _schema_in(wanted)))
+    if faults := value_faults(value, _schema_in(wanted)):
+        raise InvalidValueError(*faults)
     return value
 
 
@@ -48,7 +62,7 @@ def answer_fault(text: str, wanted: type[Any] | Mapping[str, Any]) -> str | None
     try:
         parse_answer(text, wanted)
     except ValueError as error:
-        return "; ".join(model_faults(error))
+        return str(InvalidValueError.of(error))
     return None
 
 
@@ -77,8 +91,20 @@ def _strip_fence(text: str) -> str:
     return body if is_fenced else text
 
 
+def json_schema_faults(schema: Any) -> list[str]:
+    """Name what is wrong with a JSON schema, each with its place. `format` and references are not looked at."""
+    return list(dict.fromkeys(map(_fault_text, _schema_validator().iter_errors(schema))))
+
+
 @cache
-def _validator() -> Any:
+def _schema_validator() -> Any:
+    from jsonschema import Draft202012Validator  # noqa: PLC0415 - loaded on first use
+
+    return Draft202012Validator(Draft202012Validator.META_SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER)
+
+
+@cache
+def _value_validator() -> Any:
     from jsonschema import Draft202012Validator, ValidationError  # noqa: PLC0415 - loaded on first use
     from jsonschema.validators import extend  # noqa: PLC0415  # pyright: ignore[reportUnknownVariableType]
 
@@ -100,46 +126,23 @@ def _validator() -> Any:
 
 def value_faults(value: object, schema: Mapping[str, Any]) -> list[str]:
     """Name what keeps a value from being of a schema, each with its place. An invalid schema allows everything."""
-    from jsonschema import SchemaError  # noqa: PLC0415 - loaded on first use
+    from referencing.exceptions import Unresolvable  # noqa: PLC0415 - loaded on first use
 
     try:
-        _validator().check_schema(schema)
-        return [fault_text(error) for error in _validator()(schema).iter_errors(value)]
-    except SchemaError:
+        if json_schema_faults(schema):
+            return []
+        return [_fault_text(error) for error in _value_validator()(schema).iter_errors(value)]
+    except Unresolvable:
         return []
     except RecursionError:
         return ["it is nested too deeply"]
 
 
-def fault_text(error: ValidationError) -> str:
+def _fault_text(error: ValidationError) -> str:
     """Describe an error by its rule, not by the value, which must not get into logs."""
-    place, rule = path_of(tuple(error.absolute_path)) or "the value", str(error.validator)
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
+    place, rule = path.removeprefix(".") or "the value", str(error.validator)
     if rule in {"required", "dependentRequired", "additionalProperties"}:
         return f"{place}: {error.message}"
     text = json.dumps(error.validator_value, ensure_ascii=False, default=str)
     return f"{place} must satisfy {rule}: {text if len(text) <= _TEXT_MAX else f'{text[: _TEXT_MAX - 1]}…'}"
-
-
-def path_of(place: Sequence[str | int], path: str = "") -> str:
-    """Write a place inside `path` as a path, such as `edges[0].when`."""
-    for part in place:
-        name = f".{part}" if path else part
-        path += f"[{part}]" if isinstance(part, int) else str(name)
-    return path
-
-
-def model_faults(error: ValueError) -> list[str]:
-    """Name pydantic's errors without the values."""
-    errors: Any = getattr(error, "errors", None)
-    if errors is None:
-        return [str(error)]
-    faults = errors(include_url=False, include_context=False, include_input=False)
-    found = [f"{'.'.join(map(str, fault['loc'])) or 'the value'}: {fault['msg']}" for fault in faults]
-    return found[:_FAULTS_MAX]
-
-
-def require_none(problems: Iterable[str]) -> None:
-    """Raise InvalidValueError if there are problems."""
-    found = list(problems)[:_FAULTS_MAX]
-    if found:
-        raise InvalidValueError("; ".join(found))
