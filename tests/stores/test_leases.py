@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests import warm
 
-from perdure.errors import RunBusyError
-from perdure.storage import FileStore, SqliteStore
-from perdure.testing.stores import new_run
+from perdure.errors import LeaseLostError, RunBusyError
+from perdure.storage import FileStore, MemoryStore, SqliteStore
+from perdure.testing.stores import ManualClock, RunDriver, halted, new_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -263,3 +263,16 @@ async def test_runs_of_a_frozen_owner_are_due_when_its_lease_has_expired(
     store = SqliteStore(place)
     assert await due_when_any_are(store) == ["frozen"]
     await store.close()
+
+
+async def test_a_lost_lease_names_who_holds_it_now() -> None:
+    store = MemoryStore()
+    run = await RunDriver.start(store, ManualClock(), "r", commits=1)
+    await run.release()
+    with pytest.raises(LeaseLostError, match="has lost its lease, which nobody holds now"):
+        await run.commit()
+    await store.acquire("r")
+    with pytest.raises(LeaseLostError, match="taken over by another call of this process"):
+        await run.commit()
+    with pytest.raises(RunBusyError, match="another call of this process"):
+        await store.close_run("r", halt=halted())
