@@ -195,7 +195,7 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """Which runs to list, and in which order. Statuses are stored ones: "parked", not "quarantined".
+    """A listing of runs: conditions, order and page. Statuses are stored ones: "parked", not "quarantined".
 
     Attributes:
         statuses: One of these; None for any.
@@ -305,7 +305,7 @@ class Commit:
 
 @value_class
 class RunFacts:
-    """What a commit says about its run, for listings. A store keeps it in the record of the run."""
+    """Facts about a run for listings. A commit writes them into the record of the run."""
 
     version: int
     supersteps: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from perdure.agents import Agent, AgentExecutor, AgentSession, Content, Function
 from perdure.errors import BudgetExceededError
 from perdure.graph import Retry
 from perdure.testing import ScriptedChatClient, ToolCall
+from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,18 +79,21 @@ async def test_a_tool_that_came_back_is_not_called_by_another_life(stream: bool,
     assert work.invocation_exception_count == 2
 
 
-async def test_a_turn_that_is_out_of_time_stays_so_in_another_life(tmp_path: Path) -> None:
+async def test_a_turn_that_is_out_of_time_stays_so_in_another_attempt(tmp_path: Path) -> None:
+    clock = ManualClock()
+
     @tool
     async def work() -> str:
-        await asyncio.sleep(0.02)
+        clock.advance(timedelta(hours=2))
         return "worked"
 
     first = Life(tmp_path, ToolCall("work"), OSError("the network is down"), tools=[work])
-    first.client.function_invocation_configuration["max_duration_seconds"] = 0.01
+    first.storage = SqliteCheckpointStorage(tmp_path / "runs.db", clock=clock)
+    first.client.function_invocation_configuration["max_duration_seconds"] = 3600
     with pytest.raises(OSError, match="the network is down"):
         await first.run()
     second = Life(tmp_path, ToolCall("work"), "done", tools=[work])
-    second.client.function_invocation_configuration["max_duration_seconds"] = 0.01
+    second.client.function_invocation_configuration["max_duration_seconds"] = 3600
     assert await second.run() == [["worked", "done"]]
     assert [call.options["tool_choice"] for call in second.client.calls] == ["none"]
 

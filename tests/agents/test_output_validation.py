@@ -28,7 +28,7 @@ GOOD = '{"kind": "spam"}'
 
 
 class Verdict(BaseModel):
-    """What the agents below answer."""
+    """The answer of the agents below."""
 
     kind: str
 

@@ -65,7 +65,7 @@ class RunState:
 
     @property
     def is_new(self) -> bool:
-        """The run was never claimed: it begins now, and data under its id belongs to another."""
+        """The run was never leased: it begins now, and data under its id belongs to another."""
         return self.token == 0
 
     @property
@@ -102,7 +102,7 @@ def require_leasable(
     is_replaceable: Callable[[Owner], bool],
     token: int | None = None,
 ) -> RunState:
-    """Return the run to be claimed: the existing one, or a new one. `is_replaceable` judges its owner.
+    """Return the run to be leased: the existing one, or a new one. `is_replaceable` judges its owner.
 
     Raises LeaseLostError, RunBusyError, RunExportedError, RunNotFoundError.
     """

@@ -120,7 +120,7 @@ def _error(record: RunRecord) -> str | None:
 
 
 class RunFilter(TypedDict, total=False):
-    """Further conditions of a listing of runs, beside the workflow and the status.
+    """Further conditions of a listing of runs, in addition to the workflow and the status.
 
     Attributes:
         tags: The runs have all of these tags.

@@ -414,7 +414,7 @@ class TurnLoop:
         return answer_fault(self.response.last_text, wanted)
 
     async def _refuse_answer(self, fault: str) -> list[ChatResponseUpdate]:
-        """Tell the model why its answer does not fit the format. Raises ResponseValueError if it was told often enough.
+        """Give the model the reason why its answer does not fit. Raises ResponseValueError when no retry is left.
 
         The refused answer is not part of the response. Its updates are taken back.
         """

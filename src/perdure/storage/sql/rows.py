@@ -187,7 +187,7 @@ def _facts_checksum(record: RunRecord, *, requests: object, described_at: object
 
 
 def lease_columns(state: RunState) -> dict[str, object]:
-    """Return the columns that change when a run is claimed or released."""
+    """Return the columns that change when a run is leased or released."""
     record = state.record
     owner = record.owner
     return {
