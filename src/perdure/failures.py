@@ -41,6 +41,7 @@ class Failure:
     def of(cls, error: BaseException, *, at: str) -> Failure:
         """Describe an exception that has ended a run."""
         details, place = WorkflowErrorDetails.from_exception(error), _place_of(error)
+        forget_place(error)
         traceback = details.traceback
         if traceback is not None and len(traceback) > _TRACEBACK_LENGTH_MAX:
             traceback = f"...\n{traceback[-_TRACEBACK_LENGTH_MAX:]}"
@@ -93,6 +94,11 @@ def note_step(error: BaseException, step: str, *, attempt: int = 1) -> None:
     place = error.__dict__.setdefault(_PLACE, {})
     if "executor_id" not in place and "step" not in place:
         place |= {"step": step, "attempt": attempt}
+
+
+def forget_place(error: BaseException) -> None:
+    """Forget the noted place of an exception: a program may raise the same object again elsewhere."""
+    error.__dict__.pop(_PLACE, None)
 
 
 def _place_of(error: BaseException | None) -> dict[str, Any]:

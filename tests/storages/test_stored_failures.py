@@ -146,3 +146,21 @@ async def test_a_long_traceback_is_cut_at_its_beginning() -> None:
     assert failure.traceback is not None
     assert len(failure.traceback) < 17_000
     assert failure.traceback.endswith("KeyError: 'sku-17'\n")
+
+
+async def test_an_exception_object_that_is_raised_again_has_its_last_place() -> None:
+    error = KeyError("sku-17")
+
+    @executor(id="first", retry=Retry(2, backoff=0))
+    async def first(sku: str, ctx: Context) -> None:
+        del sku, ctx
+        raise error
+
+    @executor(id="second")
+    async def second(sku: str, ctx: Context) -> None:
+        del sku, ctx
+        raise error
+
+    for node, attempt in ((first, 2), (second, 1)):
+        failure = await failure_of(lambda node=node: alone(node), InMemoryCheckpointStorage())
+        assert (failure.executor_id, failure.path, failure.attempt) == (node.id, (), attempt)

@@ -17,7 +17,7 @@ from perdure.engine.suspension import Wait
 from perdure.engine.tasks import Retries, finished, is_final, stop, within
 from perdure.errors import ExecutorTimeoutError, LeaseLostError, StaleHeadError, WorkflowCheckpointException
 from perdure.events import WorkflowEvent
-from perdure.failures import note_executor
+from perdure.failures import forget_place, note_executor
 from perdure.graph import NO_POLICY, FailedMessage, WorkflowContext, handler_of, response_handler_of, wiring
 from perdure.kernel import ActivationResult, PendingEvent, Snapshot, activation_id_of
 from perdure.tracing import NO_SPAN, current, traced
@@ -470,6 +470,7 @@ class Superstep:
                 retry_message = await retries.fail(error)
                 if retry_message is None and (policy.on_error is None or is_final(error)):
                     raise
+                forget_place(error)
             await self._restore(executor)
             context.discard_shown(activation)
             if retry_message is not None:
