@@ -155,6 +155,7 @@ from perdure.errors import (
 )
 from perdure.events import (
     CheckpointInfo,
+    TakenOver,
     Undecoded,
     UndeliveredMessage,
     WorkflowErrorDetails,
@@ -410,6 +411,7 @@ __all__ = [
     "SwitchCaseEdgeGroupCase",
     "SwitchCaseEdgeGroupDefault",
     "SystemClock",
+    "TakenOver",
     "TokenBudgetComposedStrategy",
     "TokenizerProtocol",
     "ToolException",

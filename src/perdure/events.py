@@ -40,6 +40,7 @@ WorkflowEventType: TypeAlias = Literal[
     "received",
     "woken",
     "cancelled",
+    "taken_over",
     "undelivered",
     "sub_workflow",
     "warning",
@@ -124,6 +125,14 @@ class CheckpointInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class TakenOver:
+    """The data of a `taken_over` event: the process that had the run, and the one that has replaced it."""
+
+    previous_owner: str
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
 class UndeliveredMessage:
     """The data of an `undelivered` event: a message without a receiver, and the reason."""
 
@@ -147,9 +156,11 @@ class Undecoded:
 class WorkflowEvent(Generic[DataT]):
     """An event.
 
-    `seq`, `data`, `origin`, `state`, `details`, `executor_id`, `iteration` and `path` can be read on every event. `seq`
-    is the number that the commit gave it, starting at 1; None in a live stream. `path` names the sub-workflows that the
-    event came through, outermost first; it is empty for the run's own events.
+    `seq`, `at`, `superstep`, `data`, `origin`, `state`, `details`, `executor_id`, `iteration` and `path` can be read on
+    every event. `seq` is the number that the commit gave it, starting at 1, and `at` the time of that commit, in UTC as
+    ISO 8601; both are None in a live stream. `superstep` is the number of the superstep that the event belongs to; for
+    one between two supersteps, of the one before it. `path` names the sub-workflows that the event came through,
+    outermost first; it is empty for the run's own events.
     """
 
     __slots__ = (
@@ -157,6 +168,7 @@ class WorkflowEvent(Generic[DataT]):
         "_request_type",
         "_response_type",
         "_source_executor_id",
+        "at",
         "data",
         "details",
         "executor_id",
@@ -165,6 +177,7 @@ class WorkflowEvent(Generic[DataT]):
         "path",
         "seq",
         "state",
+        "superstep",
         "type",
     )
 
@@ -184,6 +197,8 @@ class WorkflowEvent(Generic[DataT]):
         iteration: int | None = None,
         path: tuple[str, ...] = (),
         seq: int | None = None,
+        at: str | None = None,
+        superstep: int | None = None,
     ) -> None:
         self.type: str = type
         self.data: DataT = data  # pyright: ignore[reportAttributeAccessIssue] - None if the event has no data
@@ -194,6 +209,8 @@ class WorkflowEvent(Generic[DataT]):
         self.iteration = iteration
         self.path = path
         self.seq = seq
+        self.at = at
+        self.superstep = iteration if superstep is None else superstep
         self._request_id = request_id
         self._source_executor_id = source_executor_id
         self._request_type = request_type

@@ -237,6 +237,8 @@ class Halt:
     """One line for people."""
     data: bytes = field(default=b"", repr=False)
     """Details of the engine. A store never reads them."""
+    events: NewEvents | None = field(default=None, repr=False, compare=False)
+    """Events to be numbered when the run is released with this halt. They are not stored with the halt."""
 
 
 @value_class
@@ -267,6 +269,8 @@ class Lease:
     Attributes:
         attempts: The number of this attempt to advance the run from its head. Progress starts the count again.
         halt: The halt that this lease has ended.
+        previous: The owner that this lease has replaced: another process that died, was silent for too long, or lost
+            the run by `takeover`.
         record: The run as it was when the lease was taken, which saves another read. None if the store does not
             return it.
     """
@@ -277,6 +281,7 @@ class Lease:
     attempts: int = 1
     halt: Halt | None = None
     record: RunRecord | None = field(default=None, repr=False, compare=False)
+    previous: Owner | None = field(default=None, compare=False)
 
 
 @value_class
@@ -329,9 +334,12 @@ class NewEvents:
 
 @value_class
 class EventBatch:
-    """The stored events of one commit, numbered from `first` on. The first event of a run is 1.
+    """The stored events of one commit or failure, numbered from `first` on. The first event of a run is 1.
 
-    Retention may have removed the checkpoint `checkpoint_id` of the commit.
+    Attributes:
+        checkpoint_id: The checkpoint of the commit, which retention may have removed. Events of a failure have an id
+            that no checkpoint has.
+        moment: The time of the commit, in seconds since the epoch.
     """
 
     run_id: str
@@ -340,6 +348,7 @@ class EventBatch:
     count: int
     data: bytes = field(repr=False)
     refs: tuple[str, ...] = ()
+    moment: float | None = field(default=None, compare=False)
 
     @property
     def last(self) -> int:

@@ -60,7 +60,7 @@ _FIRST_MODULES = {
     "perdure.checkpoint.steps": "InterruptedStep StepDecision",
     "perdure.errors": "ValidationTypeEnum",
     "perdure.events": (
-        "CheckpointInfo Undecoded UndeliveredMessage WorkflowErrorDetails WorkflowEvent WorkflowEventSource "
+        "CheckpointInfo TakenOver Undecoded UndeliveredMessage WorkflowErrorDetails WorkflowEvent WorkflowEventSource "
         "WorkflowRunState"
     ),
     "perdure.failures": "Failure",

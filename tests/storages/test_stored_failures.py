@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,9 +17,11 @@ from perdure import (
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
+    WorkflowEvent,
     WorkflowExecutor,
     executor,
 )
+from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,6 +107,48 @@ async def test_a_failure_names_its_place(
 ) -> None:
     failure = await failure_of(make, InMemoryCheckpointStorage())
     assert (failure.executor_id, failure.path, failure.step, failure.attempt) == place
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_followers_see_each_failure_once_with_its_number(kind: str, tmp_path: Path) -> None:
+    storage = opened(kind, tmp_path)
+    following = asyncio.create_task(_failed_events(storage, 2))
+    failures = [await failure_of(lambda: alone(stepper), storage)]
+    with pytest.raises(KeyError):
+        await alone(stepper).run(run_id="r", checkpoint_storage=storage)
+    info = await storage.run("r")
+    assert info.failure is not None
+    events = await following
+    assert [event.data for event in events] == [*failures, info.failure]
+    assert [(event.at, event.superstep) for event in events] == [(each.data.at, 1) for each in events]
+    assert [event.seq for event in events] == [info.events - 1, info.events]
+    assert (await storage.run("r")).checkpoint_id == "r@0"
+    details = events[0].details
+    assert details is not None
+    assert (details.error_type, details.executor_id) == ("KeyError", "stepper")
+
+
+async def _failed_events(storage: StoreStorage, number: int) -> list[WorkflowEvent[Any]]:
+    found: list[WorkflowEvent[Any]] = []
+    async for event in storage.events("r", follow=True):
+        found += [event] if event.type == "failed" else []
+        if len(found) == number:
+            break
+    return found
+
+
+async def test_events_have_the_time_of_their_commit_and_their_superstep() -> None:
+    clock = ManualClock()
+    storage = InMemoryCheckpointStorage(clock=clock)
+    workflow = WorkflowBuilder(name="orders", start_executor=sender).add_edge(sender, executor(id="clerk")(_mended))
+    await workflow.build().run("sku-1", run_id="r", checkpoint_storage=storage)
+    events = [event async for event in storage.events("r")]
+    assert {event.at for event in events} == {clock.now().isoformat()}
+    supersteps = [-1 if event.superstep is None else event.superstep for event in events]
+    assert supersteps == sorted(supersteps)
+    assert set(supersteps) == {0, 1, 2}
+    assert supersteps[:2] == [0, 0]
+    assert [event.superstep for event in events if event.executor_id == "clerk"] == [2, 2, 2]
 
 
 async def test_a_failure_ends_when_the_run_goes_on() -> None:

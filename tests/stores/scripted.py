@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.records import Command, JournalRecord, KeepFor, KeepLast, LatestOnly, NewEvents, Retention, digest
-from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_blob, text_blob
+from perdure.testing.stores import ManualClock, RunDriver, halted, new_run, raw_blob, text_blob
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -33,7 +33,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class View:
-    """All that a reader can see, but for who owns what."""
+    """All that a reader can see, except owners and halts, which a lease changes before the operation itself."""
 
     runs: Mapping[str, RunRecord | None]
     journals: Mapping[str, Sequence[JournalRecord]]
@@ -55,7 +55,9 @@ async def view(store: Store) -> View:
     for manifest in checkpoints.values():
         await require_whole(store, manifest.toc.values())
     return View(
-        runs={run_id: record and replace(record, owner=None, attempts=0) for run_id, record in records.items()},
+        runs={
+            run_id: record and replace(record, owner=None, attempts=0, halt=None) for run_id, record in records.items()
+        },
         journals=journals,
         inboxes=inboxes,
         events=events,
@@ -133,6 +135,18 @@ def take(run_id: str) -> Operation:
     return Operation(work)
 
 
+def fail(run_id: str) -> Operation:
+    """Release a run with a failure, whose events have a small part and a large one."""
+
+    async def work(store: Store, clock: ManualClock) -> None:
+        run = await acquired(store, clock, run_id)
+        blobs = (text_blob(f"failed at {run.head}"), raw_blob(LARGE + b"failed"))
+        events = NewEvents(1, b"failed", tuple(blob.hash for blob in blobs), blobs)
+        await run.release(halt=replace(halted(), events=events))
+
+    return Operation(work, run_id)
+
+
 def fork(run_id: str, parent: str) -> Operation:
     async def work(store: Store, clock: ManualClock) -> None:
         del clock
@@ -191,6 +205,7 @@ HISTORY: Sequence[Operation] = (
     advance("r", a=text_blob("r1"), small=SMALL, big=BIG),
     advance("s", a=text_blob("s0"), small=SMALL),
     take("r"),
+    fail("r"),
     advance("r", a=text_blob("r2"), small=SMALL, other=raw_blob(LARGE + b"2")),
     fork("f", "r@1"),
     note("f", "x", "z"),
@@ -212,6 +227,7 @@ HISTORY: Sequence[Operation] = (
     delete("r@3", is_head=True),
     note("r", "x", durable=False),
     delete("r@1", is_head=False),
+    fail("r"),
     take("s"),
     delete("s@1", is_head=True),
     delete("s@0", is_head=True),
@@ -233,6 +249,7 @@ FORGETFUL_HISTORY: Sequence[Operation] = (
     advance("r", a=text_blob("r1"), big=BIG),
     fork("f", "r@1"),
     advance("r", a=text_blob("r2")),
+    fail("r"),
     advance("f", a=text_blob("f0"), big=BIG),
     collect(),
     advance("r", a=text_blob("r3")),

@@ -27,7 +27,7 @@ from perdure.checkpoint.commands import (
 )
 from perdure.checkpoint.compatibility import CompatibilityReport, compare, migrate
 from perdure.checkpoint.documents import read_request
-from perdure.checkpoint.events import EventReader, event_batch
+from perdure.checkpoint.events import EventReader, event_batch, plain_data
 from perdure.checkpoint.import_check import DamagedExportError, require_whole
 from perdure.checkpoint.journal import (
     AskedRecord,

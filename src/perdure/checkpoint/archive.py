@@ -106,6 +106,7 @@ _TEXT = _Kind(lambda value: isinstance(value, str))
 _TEXT_OR_NONE = _Kind(lambda value: value is None or isinstance(value, str))
 _NUMBER = _Kind(lambda value: type(value) is int and 0 <= value <= _NUMBER_MAX)
 _FLAG = _Kind(lambda value: isinstance(value, bool))
+_SECONDS = _Kind(lambda value: type(value) in (int, float) and abs(value) < _NUMBER_MAX)
 _STATUS = _Kind(lambda value: value in get_args(HeadStatus))
 _BLOB_KIND = _Kind(lambda value: value in get_args(BlobKind))
 _REFS = _Kind(lambda value: isinstance(value, list) and all(map(_is_address, cast("list[Any]", value))), tuple, list)
@@ -246,7 +247,8 @@ def _members(archive: Archive) -> Iterator[tuple[str, dict[str, Any]]]:
     for command in archive.inbox:
         yield "command", {**_written(_LINES["command"], command), "checksum": command.checksum(run_id=run_id)}
     for batch in archive.events:
-        yield "events", {**_written(_LINES["events"], batch), "checksum": batch.checksum()}
+        moment = {} if batch.moment is None else {"moment": batch.moment}
+        yield "events", {**_written(_LINES["events"], batch), **moment, "checksum": batch.checksum()}
 
 
 def _checkpoint_members(checkpoint: ArchivedCheckpoint) -> dict[str, Any]:
@@ -344,7 +346,8 @@ class _Gathered:
                 self.inbox.append(Command(**values))
                 return self.inbox[-1].checksum(run_id=run_id)
             case "events":
-                self.events.append(EventBatch(run_id=run_id, **values))
+                moment = _read({"moment": _SECONDS}, line) if "moment" in line else {}
+                self.events.append(EventBatch(run_id=run_id, **values, **moment))
                 return self.events[-1].checksum()
             case _:
                 blob = Blob(**values)

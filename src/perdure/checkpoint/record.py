@@ -12,12 +12,14 @@ from perdure.data_classes import new_dict, value_class
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.events import (
     CheckpointInfo,
+    TakenOver,
     UndeliveredMessage,
     WorkflowErrorDetails,
     WorkflowEvent,
     WorkflowEventSource,
     WorkflowRunState,
 )
+from perdure.failures import Failure
 from perdure.graph import INTERNAL_SOURCE_ID, SHARED_SCOPE, FailedMessage, MessageType, WorkflowMessage
 
 if TYPE_CHECKING:
@@ -224,7 +226,9 @@ register_type(WorkflowEvent, encode=_event_fields, decode=lambda fields: Workflo
 for _data_type in (
     CheckpointInfo,
     FailedMessage,
+    Failure,
     MessageType,
+    TakenOver,
     UndeliveredMessage,
     WorkflowErrorDetails,
     WorkflowEventSource,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from perdure.checkpoint import event_batch
+from perdure.checkpoint import event_batch, plain_data
 from perdure.codec import document, dumps, loads
 from perdure.engine.journal import TRACE, Journal
 from perdure.errors import (
@@ -18,7 +18,7 @@ from perdure.errors import (
     IncompatibleTypeError,
     UntrustedTypeError,
 )
-from perdure.events import CheckpointInfo, WorkflowEvent, WorkflowEventSource
+from perdure.events import CheckpointInfo, TakenOver, WorkflowEvent, WorkflowEventSource
 from perdure.kernel import PendingEvent
 from perdure.records import Commit, RunFacts
 from perdure.storage import reads_at_once
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from perdure.codec import Values
     from perdure.engine.journal import JournalLog
     from perdure.kernel import Output, Request, Snapshot
-    from perdure.records import Command, HeadStatus, Manifest
+    from perdure.records import Command, HeadStatus, Lease, Manifest
     from perdure.tracing import Span
 
 
@@ -57,18 +57,18 @@ class StoreCommitter:
     span: Span
     newest_command: int = 0
     commands: Sequence[Command] | None = None
-    _has_committed: bool = False
+    has_committed: bool = False
 
     @property
     def has_commands(self) -> bool:
         """False if the last commit has found the inbox empty."""
-        return not self._has_committed or self.newest_command > 0
+        return not self.has_committed or self.newest_command > 0
 
     async def open(self) -> Journal:
         """Return the journal since the head. Right after a commit it is empty and need not be read."""
         if self.head is None:
             return Journal()
-        if not self._has_committed:
+        if not self.has_committed:
             records = None
             store = self.log.store
             if reads_at_once(store):
@@ -103,6 +103,8 @@ class StoreCommitter:
         """
         # Queued records belong to the head that this moves.
         log = self.log
+        if not self.has_committed and log.lease.previous is not None:
+            events = [*take_over_events(log.lease), *events]
         if log.writing is not None:
             await log.settle()
         timestamp = self.clock.now().isoformat()
@@ -155,7 +157,7 @@ class StoreCommitter:
         self.writer.commit(manifest)
         log.restart_at(manifest.checkpoint_id, snapshot)
         self.head, self.position = manifest, manifest.position
-        self._has_committed, self.commands = True, None
+        self.has_committed, self.commands = True, None
         return info
 
 
@@ -202,6 +204,14 @@ def status_of(snapshot: Snapshot) -> HeadStatus:
 def request_opened(request: Request) -> PendingEvent:
     """Return the event of a request that an activation opens."""
     return PendingEvent("request_info", request.data, request.executor_id, request_id=request.id)
+
+
+def take_over_events(lease: Lease) -> list[PendingEvent]:
+    """Return the event of a lease that has replaced another process; nothing for any other lease."""
+    if lease.previous is None:
+        return []
+    data = plain_data(TakenOver(str(lease.previous), str(lease.owner)))
+    return [PendingEvent("taken_over", data)]
 
 
 def warning_event(text: str) -> WorkflowEvent[Any]:

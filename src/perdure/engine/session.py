@@ -6,12 +6,19 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint import request_event, trace_of
+from perdure.checkpoint import event_batch, request_event, trace_of
 from perdure.clock import now
-from perdure.codec import LiveValues
+from perdure.codec import Codec, Kept, LiveValues, Trust
 from perdure.engine import recovery
 from perdure.engine.call import Call, apply_input, check_input, require_handled
-from perdure.engine.commit import FRAMEWORK, output_events, pending_event, status_of, warning_event
+from perdure.engine.commit import (
+    FRAMEWORK,
+    output_events,
+    pending_event,
+    status_of,
+    take_over_events,
+    warning_event,
+)
 from perdure.engine.inbox import Inbox, answered_event, waiting_answers
 from perdure.engine.local_lock import LocalLock, entry_of, with_initial_states
 from perdure.engine.loop import Closing, RunLoop
@@ -52,7 +59,7 @@ if TYPE_CHECKING:
     from perdure.engine.loop import Events
     from perdure.engine.recovery import Blueprint
     from perdure.engine.state import ChangeDetector
-    from perdure.records import RunRecord
+    from perdure.records import Lease, RunRecord
     from perdure.storage import Binding
     from perdure.tracing import Span
 
@@ -80,6 +87,8 @@ class Session:
     _input: CallInput | None = field(default=None, init=False)
     _span: Span = field(default=NO_SPAN, init=False)
     _has_run: bool = field(default=False, init=False)
+    _is_in_superstep: bool = field(default=False, init=False)
+    _committer: StoreCommitter | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.lock = LocalLock(tuple(self.blueprint.executors()))
@@ -260,7 +269,7 @@ class Session:
             workflow=blueprint.graph.name,
             checkpoint_id=None if head is None else head.checkpoint_id,
         )
-        committer = None if binding is None else run.committer(blueprint, self._span)
+        committer = self._committer = None if binding is None else run.committer(blueprint, self._span)
         if applied := await self._apply_input(run, committer):
             yield applied
         # A call that begins a run or a turn has missed nothing.
@@ -307,6 +316,7 @@ class Session:
                     self._follow(run, loop.snapshot, committer)
                     yield events
         except BaseException as error:
+            self._is_in_superstep = loop.is_in_superstep
             run.is_cut_off = loop.is_in_superstep and self._may_be_abandoned(error)
             require_no_exit(error)
             raise
@@ -396,8 +406,13 @@ class Session:
             if run is not None and run.binding is not None and run.lease is not None:
                 lacks_kwargs = self.call.skip_past_events and isinstance(error, MissingRunKwargsError)
                 if self._has_run or lacks_kwargs:
-                    clock, read_from = self.blueprint.clock, run.read_from
-                    halt = None if error is None else failure_of(error, clock, read_from=read_from)
+                    halt = failure_of(
+                        error,
+                        self.blueprint.clock,
+                        read_from=run.read_from,
+                        superstep=run.snapshot.iteration + 1 if self._is_in_superstep else run.snapshot.iteration,
+                        lease=run.lease if self._committer is None or not self._committer.has_committed else None,
+                    )
                 else:
                     # Nothing was run, so the run's earlier status holds.
                     halt = run.lease.halt if error is not None else None
@@ -465,10 +480,18 @@ _NOT_FAILURES = (RunError, StaleHeadError, CommandWaitsError, CheckpointWriteErr
 _MISFITS = (IncompatibleGraphError, IncompatibleTypeError, UntrustedTypeError)
 
 
-def failure_of(error: BaseException | None, clock: Clock, *, read_from: str | None = None) -> Halt | None:
+def failure_of(
+    error: BaseException | None,
+    clock: Clock,
+    *,
+    read_from: str | None = None,
+    superstep: int | None = None,
+    lease: Lease | None = None,
+) -> Halt | None:
     """Return the failure to store for a run that ended with this error; None if the run can simply be resumed.
 
-    `read_from` is the checkpoint at which this program took the run over.
+    `read_from` is the checkpoint at which this program took the run over. `lease` is given if nothing was committed
+    under it.
     """
     if not isinstance(error, Exception) or is_of_another_program(error, read_from):
         return None
@@ -479,7 +502,12 @@ def failure_of(error: BaseException | None, clock: Clock, *, read_from: str | No
     failure = Failure.of(error, at=now(clock))
     text = " ".join(f"{failure.error_type}: {failure.message}".split())
     reason = text if len(text) <= _REASON_LENGTH_MAX else f"{text[:_REASON_LENGTH_MAX]}..."
-    return Halt("failed", failure.at, reason, failure.to_json())
+    codec = Codec(Trust.of())
+    failed = PendingEvent(
+        "failed", Kept(path="a failure", encoded=codec.encode(failure, path="a failure")), iteration=superstep
+    )
+    events = event_batch([*(() if lease is None else take_over_events(lease)), failed], codec)
+    return Halt("failed", failure.at, reason, failure.to_json(), events)
 
 
 def is_of_another_program(error: Exception, read_from: str | None) -> bool:

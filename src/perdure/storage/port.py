@@ -68,7 +68,10 @@ class Leases(Protocol):
         ...
 
     async def release(self, lease: Lease, *, halt: Halt | None = None) -> None:
-        """Release a run, if the lease still holds. With a halt it does not go on by itself."""
+        """Release a run, if the lease still holds. With a halt it does not go on by itself.
+
+        The events of a halt are numbered and stored in the same transaction.
+        """
         ...
 
 

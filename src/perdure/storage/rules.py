@@ -28,13 +28,13 @@ from perdure.errors import (
     StaleHeadError,
     WorkflowCheckpointException,
 )
-from perdure.records import EventBatch, RunRecord, digest
+from perdure.records import EventBatch, Halt, RunRecord, digest
 from perdure.storage.owners import this_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
-    from perdure.records import Archive, Blob, Command, Commit, Halt, HeadStatus, Lease, NewRun, Owner
+    from perdure.records import Archive, Blob, Command, Commit, HeadStatus, Lease, NewRun, Owner
 
 BEFORE_THE_FIRST = -1
 
@@ -147,7 +147,14 @@ def acquire(state: RunState, *, owner: Owner, token: int) -> RunState:
 
 def release(state: RunState, *, halt: Halt | None = None) -> RunState:
     """Return the run without an owner."""
-    return replace(state, record=replace(state.record, owner=None, halt=halt, attempts=0))
+    events = state.record.events + (halt.events.count if halt is not None and halt.events is not None else 0)
+    return replace(state, record=replace(state.record, owner=None, halt=halt, attempts=0, events=events))
+
+
+def replaced_owner(state: RunState) -> Owner | None:
+    """Return the owner that a lease of this process replaces, unless that is this process."""
+    owner = state.record.owner
+    return None if owner is None or owner.id == this_process().id else owner
 
 
 def note_progress(state: RunState) -> RunState:
@@ -323,20 +330,18 @@ def number_command(command: Command, *, number: int) -> Command:
     return replace(command, blobs=(), number=number)
 
 
-def number_events(state: RunState, commit: Commit) -> EventBatch | None:
-    """Return the numbered events of a commit, if it has any. `state` is the run before it."""
-    events = commit.events
+def number_events(state: RunState, change: Commit | Halt) -> EventBatch | None:
+    """Return the numbered events of a commit or halt, if it has any. `state` is the run before it."""
+    events, record = change.events, state.record
     if events is None or events.count == 0:
         return None
-    manifest = commit.manifest
-    return EventBatch(
-        run_id=manifest.run_id,
-        checkpoint_id=manifest.checkpoint_id,
-        first=state.record.events + 1,
-        count=events.count,
-        data=events.data,
-        refs=events.refs,
-    )
+    first = record.events + 1
+    if isinstance(change, Halt):
+        # Exports have one batch for each id.
+        checkpoint_id, timestamp = f"{record.run_id}@{record.position}+{first}", change.at
+    else:
+        checkpoint_id, timestamp = change.manifest.checkpoint_id, change.manifest.timestamp
+    return EventBatch(record.run_id, checkpoint_id, first, events.count, events.data, events.refs, moment(timestamp))
 
 
 def commit(state: RunState, commit: Commit) -> RunState:
@@ -430,11 +435,12 @@ def last_removed_event(archive: Archive) -> int:
 
 
 def event_times(archive: Archive) -> Sequence[float | None]:
-    """Return when each batch of events was committed. If that commit was removed, take the next one's time."""
+    """Return when each batch of events was committed. If that is not known, take the time of the next one."""
     known = {each.manifest.checkpoint_id: moment(each.manifest.timestamp) for each in archive.checkpoints}
     moments: list[float | None] = []
     for batch in reversed(archive.events):
-        moments.append(known.get(batch.checkpoint_id, moments[-1] if moments else None))
+        next_moment = moments[-1] if moments else None
+        moments.append(known.get(batch.checkpoint_id, next_moment) if batch.moment is None else batch.moment)
     return moments[::-1]
 
 

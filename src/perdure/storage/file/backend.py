@@ -42,7 +42,7 @@ from perdure.storage.disk import Disk
 from perdure.storage.file import history, lines
 from perdure.storage.file.checkpoints import CheckpointFile, RunAfter, choose_inline, usual_id
 from perdure.storage.file.directory import Directory
-from perdure.storage.file.run_files import CONSUMED_MAX, LogLine, after_commit
+from perdure.storage.file.run_files import CONSUMED_MAX, LogLine, after_commit, event_line
 from perdure.storage.group_commit import PendingCommit, PendingRecords
 from perdure.storage.owners import LEASE_SECONDS, Owners, require_lease
 from perdure.storage.port import require_durability
@@ -150,11 +150,14 @@ class FileBackend:
             token = max(number, state.token + 1) if token is None else token
             owner = self._owners.enter((self._path, run_id, token))
             acquired = rules.acquire(state, owner=owner, token=token)
+            if line is not None:
+                run.events.drop_unnumbered(line)
             if state.is_new or line is None:
                 self._begin(run, acquired)
                 line = LogLine("claim", acquired, newest=None, life=number)
             run.log.append(replace(line, change="claim", state=acquired, subject=None))
-        return Lease(run_id, acquired.token, owner, acquired.record.attempts, state.record.halt, acquired.record)
+        record, previous = acquired.record, rules.replaced_owner(state)
+        return Lease(run_id, acquired.token, owner, record.attempts, state.record.halt, record, previous)
 
     def _require_unused(self, run_id: str) -> None:
         """Refuse an id that has a checkpoint but no log."""
@@ -182,6 +185,12 @@ class FileBackend:
     def _release(self, run: RunFiles, line: LogLine, halt: Halt | None) -> None:
         # So that other processes notice the change.
         self._files.counter.take()
+        batch = rules.number_events(line.state, halt) if halt is not None else None
+        if batch is not None and halt is not None and halt.events is not None:
+            inline, large = lines.split_blobs(halt.events.blobs)
+            self._files.blobs.add(large)
+            # They count once the line of the log does. If the process dies before that, the next lease removes them.
+            run.events.append(line, [event_line(line.life, batch, batch.moment, inline)])
         run.log.append(replace(line, change="release", state=rules.release(line.state, halt=halt), subject=None))
 
     def write(self, pending: Sequence[Pending]) -> None:

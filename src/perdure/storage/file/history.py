@@ -45,7 +45,7 @@ def read_events(directory: Directory, run: RunFiles, line: LogLine, *, after: in
             break
         file = directory.checkpoints.find_entry(entry) if entry.told else None
         if file and file.batch:
-            found[file.batch.first] = file.batch
+            found[file.batch.first] = replace(file.batch, moment=entry.moment)
     end = found[max(found)].last if 0 < len(found) == limit else line.record.events
     if sum(batch.last - max(batch.first, after + 1) + 1 for batch in found.values()) < end - after:
         removed = run.events.batches(line)

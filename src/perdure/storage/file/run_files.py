@@ -430,7 +430,7 @@ def inbox_line(life: int, command: Command, blobs: Sequence[Blob]) -> dict[str, 
 
 
 class EventFile(LineFile):
-    """The events of removed checkpoints, one commit per line. Other events are in the files of their checkpoints."""
+    """The events of removed checkpoints and of failures, one batch per line. Others are in the files of checkpoints."""
 
     noun = "event file"
 
@@ -448,9 +448,18 @@ class EventFile(LineFile):
                 count=value["count"],
                 data=lines.decode_bytes(value),
                 refs=tuple(value["refs"]),
+                moment=value["moment"],
             )
             for value in self._needed(run)
         ]
+
+    def drop_unnumbered(self, run: LogLine) -> None:
+        """Remove the events of a release that was not completed. Raises CheckpointDamagedError."""
+        if self._disk.stamp(self.path) is not None:
+            values = self._read(run)
+            numbered = [each for each in values if each["first"] <= run.record.events or each["life"] != run.life]
+            if len(numbered) < len(values):
+                self._rewrite(numbered)
 
     def append(self, run: LogLine, event_lines: Sequence[dict[str, Any]]) -> None:
         """Append lines durably. A batch that is there already does no harm. Raises CheckpointDamagedError."""
@@ -469,6 +478,7 @@ class EventFile(LineFile):
     def _needed(self, run: LogLine) -> list[dict[str, Any]]:
         own = [each for each in self._read(run) if each["life"] == run.life]
         kept = (each for each in own if each["first"] + each["count"] - 1 > run.forgotten)
+        kept = (each for each in kept if each["first"] <= run.record.events)
         # A batch may be there twice.
         return list({each["first"]: each for each in kept}.values())
 

@@ -16,6 +16,7 @@ of the new epoch. A killed collection leaves blobs for the next one, and does no
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from perdure.errors import BlobDamagedError, CheckpointDamagedError, CheckpointNotFoundError
@@ -100,7 +101,8 @@ class SqlBackend(Tables):
                 self.execute("note_token", token=token)
             owner = self._owners.enter((self._tenant, run_id, token))
             acquired = rules.acquire(state, owner=owner, token=token)
-            lease = Lease(run_id, token, owner, acquired.record.attempts, state.record.halt, acquired.record)
+            record, previous = acquired.record, rules.replaced_owner(state)
+            lease = Lease(run_id, token, owner, record.attempts, state.record.halt, record, previous)
             if tried is not None:
                 tried.append(lease)
             if state is found:
@@ -121,10 +123,23 @@ class SqlBackend(Tables):
         sync = "later" if halt is None else "always" if is_exported else "as chosen"
         text = rows.halt_text(lease.run_id, halt) if halt else None
         with self._database.transaction(sync):
+            if halt is not None and halt.events is not None:
+                self._put_halt_events(lease, halt)
             released = self.execute("release_run", run_id=lease.run_id, token=lease.token, halt=text).fetchall()
             if released and released[0]["head"] is None:
                 self.drop_run(lease.run_id)
         self._owners.leave((self._tenant, lease.run_id, lease.token))
+
+    def _put_halt_events(self, lease: Lease, halt: Halt) -> None:
+        state = self.lock_run(lease.run_id)
+        if state is None or not state.is_known or not rules.is_held(state, lease):
+            return
+        batch = rules.number_events(state, halt)
+        if batch is not None and halt.events is not None:
+            self.put_blobs(halt.events.blobs)
+            self.put("put_batch", [rows.event_columns(batch, batch.moment)])
+            counted = replace(state, record=replace(state.record, events=batch.last))
+            self.execute("put_run", **rows.run_columns(counted))
 
     def write(self, pending: Sequence[Pending]) -> None:
         """Write each entry whole or not at all, in order. Note the error of an entry that was not written."""

@@ -362,6 +362,7 @@ def read_batch(row: Row) -> EventBatch:
             count=row["count"],
             data=row["data"],
             refs=tuple(json.loads(row["refs"])),
+            moment=row["moment"],
         )
         return batch, batch.checksum()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from perdure.errors import (
@@ -22,6 +23,7 @@ from perdure.testing.stores.base import (
     command,
     events,
     finished,
+    halted,
     new_run,
     raw_blob,
     refused,
@@ -427,6 +429,39 @@ class EventConformance(StoreSuite):
         assert await fresh.events() == ["1=a", "2=b", "3=c", "4=d", "5=e", "6=f", "7=g"]
         assert [batch.checkpoint_id for batch in await store.events("r")] == ["r@0", "r@2", "r@3", "r@4", "r@5"]
         assert (await fresh.record()).events == 7
+
+    async def test_release_with_a_halt_numbers_its_events(self, store: Store, fresh: RunDriver) -> None:
+        large = text_blob("x" * 10_000)
+        halt = replace(halted(), events=NewEvents(2, b"failed\nagain", (large.hash,), (large,)))
+        await fresh.commit(events=events("a"))
+        stale = fresh.lease
+        await fresh.reacquire()
+        await store.release(stale, halt=halt)
+        assert await fresh.events() == ["1=a"]
+        for _ in range(2):
+            # The second release finds no lease, and writes nothing.
+            await fresh.release(halt=halt)
+        assert await fresh.events() == ["1=a", "2=failed", "3=again"]
+        await fresh.require(head="r@0", position=0, events=3, run_status="failed")
+        batch = (await store.events("r", after=1))[0]
+        assert (batch.first, batch.refs, batch.moment) == (
+            2,
+            (large.hash,),
+            datetime.fromisoformat(halt.at).timestamp(),
+        )
+        assert await store.collect() == 0
+        assert await store.blobs(batch.refs) == {large.hash: large.data}
+        await fresh.reacquire()
+        await fresh.commit(events=events("b"))
+        await fresh.release(halt=halt)
+        await store.close()
+        assert (await fresh.events())[2:] == ["3=again", "4=b", "5=failed", "6=again"]
+        assert [len(await store.events("r", limit=limit)) for limit in (1, 2, 3, 4)] == [1, 2, 3, 4]
+
+    async def test_run_that_never_began_leaves_no_events_of_a_halt(self, store: Store, fresh: RunDriver) -> None:
+        await fresh.release(halt=replace(halted(), events=events("failed")))
+        assert await store.run("r") is None
+        assert await fresh.events() == []
 
     async def test_events_are_read_after_any_number(self, store: Store, fresh: RunDriver) -> None:
         for size in (1, 3, 2, 1):
