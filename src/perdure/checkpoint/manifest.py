@@ -134,9 +134,10 @@ def pieces_text(pieces: Mapping[str, bytes]) -> bytes:
 def entries_of(manifest: Manifest, blobs: Mapping[str, bytes]) -> dict[str, Entry]:
     """Return all entries of a checkpoint by path: the hash of a blob, or an inline text.
 
-    `blobs` must hold its base. Raises DamagedPartError.
+    `blobs` must hold its base. Raises CheckpointDamagedError.
     """
-    return Contents.of(manifest, blobs).entries()
+    with _reading(manifest):
+        return Contents.of(manifest, blobs).entries()
 
 
 def only(manifest: Manifest, beginnings: tuple[str, ...]) -> Manifest:
