@@ -1,4 +1,4 @@
-"""OpenTelemetry spans, if the program has loaded OpenTelemetry. We never load it.
+"""OpenTelemetry spans, if the program has loaded OpenTelemetry. We never load it. Their durations are metrics too.
 
 Parents of spans are set explicitly. Only inside a handler is the span the current one, so that the handler's own spans
 belong to its activation. Without OpenTelemetry, tracing costs nothing.
@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from time import perf_counter  # noqa: TID251 - durations for operators; no run depends on them
 from typing import TYPE_CHECKING, Any
+
+from perdure.metrics import is_measured, measure_span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 _NAME = "perdure"
 _INHERITED = ("run_id", "checkpoint_id")
 """The attributes of every span of a run."""
+_WORKFLOW = "perdure.workflow"
+"""The attribute of every metric of a run."""
 
 
 class Span:
@@ -59,10 +64,11 @@ def begin(name: str, *, linked: str | None, **attributes: str | float | bool | N
     links = [link] if (link := _link(trace, linked)) is not None else []
     tracer = trace.get_tracer(_NAME)
     begun = tracer.start_span(name, links=links, attributes=_told(attributes))
-    if not begun.get_span_context().is_valid:
+    if not begun.get_span_context().is_valid and not is_measured():
         # A library loaded OpenTelemetry but nobody configured it, so spans would go nowhere.
         return NO_SPAN
-    return _OtelSpan(trace, tracer, begun, {key: attributes.get(key) for key in _INHERITED})
+    inherited = {key: attributes.get(key) for key in _INHERITED}
+    return _OtelSpan(trace, tracer, begun, inherited, name=name, attributes=_told(attributes))
 
 
 class traced:  # noqa: N801 - it is used like a function
@@ -86,11 +92,16 @@ def current(span: Span) -> AbstractContextManager[Any]:
 
 
 class _OtelSpan(Span):
-    def __init__(self, trace: Any, tracer: Any, span: Any, inherited: dict[str, Any]) -> None:
+    def __init__(
+        self, trace: Any, tracer: Any, span: Any, inherited: dict[str, Any], *, name: str, attributes: dict[str, Any]
+    ) -> None:
         self._trace = trace
         self._tracer = tracer
         self._span = span
         self._inherited = inherited
+        self._name = name
+        self._attributes = attributes
+        self._begun = perf_counter()
         self._is_over = False
 
     @property
@@ -105,13 +116,16 @@ class _OtelSpan(Span):
         context = self._trace.set_span_in_context(self._span)
         every = {**self._inherited, **attributes}
         begun = self._tracer.start_span(name, context=context, attributes=_told(every))
-        return _OtelSpan(self._trace, self._tracer, begun, self._inherited)
+        measured = _told({"workflow": self._attributes.get(_WORKFLOW), **attributes})
+        return _OtelSpan(self._trace, self._tracer, begun, self._inherited, name=name, attributes=measured)
 
     def set_checkpoint(self, checkpoint_id: str) -> None:
         self._inherited["checkpoint_id"] = checkpoint_id
 
     def say(self, **attributes: str | float | bool | None) -> None:
-        self._span.set_attributes(_told(attributes))
+        told = _told(attributes)
+        self._attributes |= told
+        self._span.set_attributes(told)
 
     def link(self, traceparent: str) -> None:
         link = _link(self._trace, traceparent)
@@ -127,6 +141,7 @@ class _OtelSpan(Span):
         if self._is_over:
             return
         self._is_over = True
+        measure_span(self._name, perf_counter() - self._begun, self._attributes, error)
         if error is not None:
             self._span.record_exception(error)
             self._span.set_status(self._trace.StatusCode.ERROR, type(error).__name__)

@@ -15,6 +15,7 @@ from perdure.engine.call import (
 from perdure.engine.commit import FRAMEWORK, ChildCommitter, output_events, status_of
 from perdure.engine.inbox import BY_DEADLINE, accepted
 from perdure.engine.journal import STEP, Journal
+from perdure.engine.lifecycle import log_run, run_failed, warnings_emitted
 from perdure.engine.local_lock import is_read_elsewhere, lock_run, with_initial_states
 from perdure.engine.loop import Closing, Events, RunLoop
 from perdure.engine.questions import terms_of

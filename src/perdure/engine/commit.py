@@ -20,6 +20,7 @@ from perdure.errors import (
 )
 from perdure.events import CheckpointInfo, TakenOver, WorkflowEvent, WorkflowEventSource
 from perdure.kernel import PendingEvent
+from perdure.metrics import measure
 from perdure.records import Commit, RunFacts
 from perdure.storage import reads_at_once
 from perdure.streams import pieces_of
@@ -150,6 +151,8 @@ class StoreCommitter:
                 with traced(self.span.child("perdure.commit", run_id=run_id, checkpoint_id=info.checkpoint_id)):
                     self.newest_command = await log.store.commit(log.lease, commit)
                 self.span.set_checkpoint(info.checkpoint_id)
+                size = len(manifest.header) + len(manifest.pieces) + sum(len(blob.data) for blob in blobs)
+                measure("perdure.commit.size", size, workflow=manifest.workflow_name)
         except AgentFrameworkException:
             raise
         except Exception as error:

@@ -20,6 +20,7 @@ from perdure.engine.commit import (
     warning_event,
 )
 from perdure.engine.inbox import Inbox, answered_event, waiting_answers
+from perdure.engine.lifecycle import run_closed, run_opened
 from perdure.engine.local_lock import LocalLock, entry_of, with_initial_states
 from perdure.engine.loop import Closing, RunLoop
 from perdure.engine.recovery import LoadedRun, convert_values
@@ -89,6 +90,7 @@ class Session:
     _has_run: bool = field(default=False, init=False)
     _is_in_superstep: bool = field(default=False, init=False)
     _committer: StoreCommitter | None = field(default=None, init=False)
+    _opened_at: Snapshot | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.lock = LocalLock(tuple(self.blueprint.executors()))
@@ -115,6 +117,8 @@ class Session:
         if run.is_unstored_fork:
             await recovery.create_fork(run)
         await self._restore_executors(run)
+        self._opened_at = run.snapshot
+        run_opened(run)
 
     async def _check_input(self, run: LoadedRun) -> CallInput:
         call, own = self.call, self.before
@@ -397,7 +401,7 @@ class Session:
 
     async def close(self) -> None:
         """Release the run and the executors. The store learns whether the run has failed."""
-        error, run, span = sys.exc_info()[1], self.run, self._span
+        error, run, span, halt = sys.exc_info()[1], self.run, self._span, None
         if span is not NO_SPAN:
             if run is not None:
                 span.say(**{f"perdure.spent.{name}": amount for name, amount in run.snapshot.limits.spent.items()})
@@ -419,6 +423,8 @@ class Session:
                 await run.binding.store.release(run.lease, halt=halt)
         finally:
             self.lock.release()
+        if run is not None and self._has_run:
+            run_closed(run, error, halt, has_changed=run.snapshot is not self._opened_at)
 
 
 def _abandoned_messages(run: LoadedRun) -> Events:

@@ -15,6 +15,7 @@ from perdure.clock import moment_of, seconds_until
 from perdure.data_classes import new_dict, new_set
 from perdure.errors import BudgetExceededError, RunError, WorkflowCheckpointException
 from perdure.graph import Numbering, no_exit
+from perdure.metrics import measure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -332,6 +333,7 @@ class Retries:
                 await self._save(AttemptsRecord(0))
             self._record = AttemptsRecord(count)
             return None
+        measure("perdure.retry", workflow=self._context.graph.name)
         wait = retry.wait_after(count)
         due = moment_of(self._context.clock, wait, "a backoff")
         await self._save(AttemptsRecord(count, due, f"{type(error).__name__}: {error}"))

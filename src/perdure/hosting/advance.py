@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.clock import now
 from perdure.codec import MALFORMED
-from perdure.engine import Call, failure_of, is_of_another_program, lock_run, status_of
+from perdure.engine import Call, failure_of, is_of_another_program, lock_run, log_run, run_failed, status_of
 from perdure.errors import (
     CheckpointWriteError,
     IncompatibleGraphError,
@@ -32,6 +32,7 @@ from perdure.errors import (
 from perdure.graph import FunctionExecutor, no_exit, sharing
 from perdure.hosting.embedded import first_of
 from perdure.hosting.scheduler import AdvanceResult
+from perdure.metrics import measure
 from perdure.records import Halt
 from perdure.storage import this_process
 from perdure.workflows import Workflow, WorkflowExecutor
@@ -78,6 +79,7 @@ async def fail(store: HostStore, clock: Clock, run_id: str, error: Exception, *,
     async with lock_run(store.place, run_id):
         lease = await store.acquire(run_id)
         await store.release(lease, halt=halt)
+    run_failed(run_id, record.workflow_name, error, halt)
     return True
 
 
@@ -156,7 +158,9 @@ class Advancer:
         if record.attempts >= self.max_attempts:
             lease = await quarantine(self.store, self.storage.clock, record, dispatch.token)
             if lease is None:
-                logger.error("run %r was quarantined after %d attempts", run_id, record.attempts)
+                measure("perdure.run.ended", workflow=record.workflow_name, status="quarantined")
+                text, attempts = "was quarantined after %d attempts", record.attempts
+                log_run(logging.ERROR, text, attempts, run_id=run_id, workflow=record.workflow_name)
                 return AdvanceResult("quarantined")
         try:
             with no_exit():
@@ -208,7 +212,6 @@ class Advancer:
         if attempt.is_unreadable(error):
             logger.warning("run %r is blocked: another version of the program wrote it: %s", run_id, error)
             return AdvanceResult(None, has_changed=attempt.has_changed)
-        logger.warning("run %r failed: %s: %s", run_id, type(error).__name__, error)
         if await fail(self.store, self.storage.clock, run_id, error, has_opened=attempt.has_opened):
             return AdvanceResult("failed", has_changed=attempt.has_changed)
         return AdvanceResult(None, has_changed=attempt.has_changed, tries_again=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.clock import now, seconds_until
 from perdure.hosting.scheduler import Dispatch
+from perdure.metrics import is_measured, measure
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Iterator
@@ -248,7 +249,7 @@ class EmbeddedScheduler:
     async def _look(self, advance: Advance, names: tuple[str, ...]) -> str | None:
         """Dispatch due runs while there is room. Return the moment of the next look, if there is one."""
         free = self._max_runs - len(self._running)
-        if free <= 0:
+        if free <= 0 and not is_measured():
             return None
         at = now(self._clock)
         # Those that are deferred or running may come first.
@@ -262,6 +263,8 @@ class EmbeddedScheduler:
             if len(self._running) < self._max_runs and await self._may_start(due, situation, at=at):
                 run_id = due.record.run_id
                 self._running[run_id] = asyncio.create_task(self._advance(advance, run_id, situation))
+        waiting = sum(due.record.run_id not in self._running for due in found)
+        measure("perdure.host.queue.depth", waiting)
         moments = [moment for moment in self._deferred.moments() if moment > at]
         if any(self._is_suspected(due) for due in found):
             # No event signals progress of a suspected run, or room for the next one.

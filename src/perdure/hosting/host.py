@@ -380,6 +380,8 @@ class Host:
             serving.cancel()
             await asyncio.wait([serving])
         await self._advancer.drain(seconds, hurry)
+        if serving is not None:
+            logger.info("the host has drained: it advances no run any more")
 
     def _begin(self) -> asyncio.Task[None]:
         if self.is_serving:
@@ -387,6 +389,7 @@ class Host:
         self._advancer.is_draining = False
         self._serving = asyncio.create_task(self._scheduler.serve(self._advancer.advance, self._catalog.names))
         self._serving.add_done_callback(_log_error)
+        logger.info("the host serves workflows %s", ", ".join(map(repr, self._catalog.names)))
         return self._serving
 
 

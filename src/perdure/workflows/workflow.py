@@ -26,6 +26,7 @@ from perdure.engine import (
     accepts,
     final_state,
     is_unfinished,
+    warnings_emitted,
 )
 from perdure.errors import CheckpointNotFoundError, RunError, RunUnfinishedError, WorkflowException
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
@@ -440,6 +441,7 @@ class Workflow:
                 async with Closing(session.events()) as batches:
                     async for events in batches:
                         has_begun = has_begun or events[0].type == "superstep_started"
+                        warnings_emitted(session.run, events)
                         asked = [index for index, event in enumerate(events, 1) if event.type == "request_info"]
                         if has_requests or not asked:
                             yield events
