@@ -6,11 +6,14 @@ have few values: the id of a run is not among them. Without a meter provider, me
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+logger = logging.getLogger(__name__)
 
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _BYTES = tuple(4**power for power in range(4, 14))
@@ -27,6 +30,7 @@ _GEN_AI_ATTRIBUTES = ("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.r
 _COUNTERS = {
     "perdure.run.started": ("{run}", "Runs that were started"),
     "perdure.run.ended": ("{run}", "Calls that left a run finished, waiting, sleeping, cancelled or failed"),
+    "perdure.run.takeover": ("{run}", "Runs that were taken over from a process that had died or lost its lease"),
     "perdure.retry": ("{attempt}", "Failed attempts of executors and steps that were followed by another"),
 }
 _GAUGES = {"perdure.host.queue.depth": ("{run}", "Due runs that the host has not started, at its last look")}
@@ -48,8 +52,8 @@ _DURATIONS = {
 }
 """By the first word of a span's name: its metric, and the attributes of the span that the metric has."""
 
-_made: tuple[object, dict[str, Callable[..., None]]] | None = None
-"""The meter provider, and the instruments that it has made."""
+_made: tuple[object, dict[str, Callable[..., None]] | None] | None = None
+"""The meter provider, and the instruments that it has made; None if it can't make them."""
 
 
 def is_measured() -> bool:
@@ -89,10 +93,19 @@ def _instruments() -> dict[str, Callable[..., None]] | None:
     if type(provider).__module__.startswith("opentelemetry.metrics"):
         # The API's own providers record nothing: a library has loaded OpenTelemetry but nobody has set it up.
         return None
+    _made = provider, _make_instruments(provider)
+    return _made[1]
+
+
+def _make_instruments(provider: Any) -> dict[str, Callable[..., None]] | None:
     meter = provider.get_meter("perdure")
-    made = {name: meter.create_counter(name, unit, text).add for name, (unit, text) in _COUNTERS.items()}
-    made |= {name: meter.create_gauge(name, unit, text).set for name, (unit, text) in _GAUGES.items()}
-    for name, (unit, text, bounds) in _HISTOGRAMS.items():
-        made[name] = meter.create_histogram(name, unit, text, explicit_bucket_boundaries_advisory=bounds).record
-    _made = provider, made
+    try:
+        made = {name: meter.create_counter(name, unit, text).add for name, (unit, text) in _COUNTERS.items()}
+        made |= {name: meter.create_gauge(name, unit, text).set for name, (unit, text) in _GAUGES.items()}
+        for name, (unit, text, bounds) in _HISTOGRAMS.items():
+            made[name] = meter.create_histogram(name, unit, text, explicit_bucket_boundaries_advisory=bounds).record
+    except (TypeError, AttributeError) as error:
+        # Metrics must never fail a run.
+        logger.warning("no metrics: this version of OpenTelemetry is too old, install 1.31 or later (%s)", error)
+        return None
     return made

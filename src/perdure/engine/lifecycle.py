@@ -24,17 +24,25 @@ logger = logging.getLogger("perdure.runs")
 
 
 def log_run(level: int, text: str, *args: object, run_id: str, workflow: str | None = None, **fields: object) -> None:
-    """Log a line about a run. Line breaks in `args` are removed, so that a run can't forge other lines."""
+    """Log a line about a run. Line breaks and other control characters in `args` are removed: they are data."""
     if logger.isEnabledFor(level):
         extra = {"run_id": run_id, "workflow": workflow, "executor": None, "superstep": None, **fields}
-        shown = [" ".join(each.split()) if isinstance(each, str) else each for each in args]
+        shown = [_on_one_line(each) if isinstance(each, str) else each for each in args]
         logger.log(level, "run %r " + text, run_id, *shown, extra=extra)  # noqa: G003 - `text` is a constant
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
 
 
 def run_opened(run: LoadedRun) -> None:
     """Log that a call has the lease of a run, and count new runs."""
     workflow = run.origin.workflow_name
     fields: dict[str, Any] = {"run_id": run.run_id, "workflow": workflow, "superstep": run.snapshot.iteration}
+    previous = None if run.lease is None else run.lease.previous
+    if previous is not None:
+        measure("perdure.run.takeover", workflow=workflow)
+        log_run(logging.INFO, "was taken over from %s", str(previous), **fields)
     if run.snapshot.turn == 0:
         measure("perdure.run.started", workflow=workflow)
         log_run(logging.INFO, "started: workflow %r", workflow, **fields)
