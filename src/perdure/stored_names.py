@@ -111,6 +111,7 @@ _FIRST_MODULES = {
     "perdure.orchestrations.sequential": "InputToConversation",
     "perdure.orchestrations.termination": "MaxMessages SpeakerWas TextMentioned When",
     "perdure.records": "FullHistory KeepFor KeepLast LatestOnly Retention",
+    "perdure.storage.views": "Change CheckpointDiff RunDiff",
     "perdure.storages.desk": "PendingRequest",
     "perdure.storages.sizes": "PartSize SizeReport",
     "perdure.threads.events": "ThreadEvent",

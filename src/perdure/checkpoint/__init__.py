@@ -56,6 +56,7 @@ from perdure.checkpoint.manifest import (
     naming,
     only,
     origin_of,
+    require_graph,
     trace_of,
 )
 from perdure.checkpoint.record import (

@@ -204,9 +204,12 @@ def _whole(leaf: Leaf) -> Encoded:
     return Encoded(blob.data, immutable=True, memories=leaf, whole=blob)
 
 
-def plain_data(text: bytes, blobs: Mapping[str, bytes], *, path: str) -> Any:
-    """Decode a value without its types, as plain JSON data. Raises DamagedPartError."""
-    return form_codec(_plain).decode(text, blobs, path=path)
+def plain_data(text: bytes, blobs: Mapping[str, bytes], *, path: str, with_types: bool = False) -> Any:
+    """Decode a value without its types, as plain JSON data. Raises DamagedPartError.
+
+    An object is a dict of its fields; `with_types` adds the stored name of its type as `$type`.
+    """
+    return form_codec(_plain_with_type if with_types else _plain).decode(text, blobs, path=path)
 
 
 def stored_tree(text: bytes, blobs: Mapping[str, bytes], *, path: str) -> Any:
@@ -242,6 +245,32 @@ def _plain(reader: Reader, node: Node) -> Any:
             return found
         case _:
             return node["~"]
+
+
+def _plain_with_type(reader: Reader, node: Node) -> Any:
+    """Convert one tagged object; an object of a class keeps the name of its type."""
+    match node:
+        case {"~": "type", "name": name, "args": args}:
+            return f"{name}[{', '.join(map(str, args))}]"
+        case {"~": "union" | "Union", "args": args}:
+            return " | ".join(map(str, args))
+        case {"~": "Literal" | "Annotated" as form, "args": args}:
+            return f"{form}[{', '.join(map(repr, args))}]"
+        case {"~": "pickle", "type": name}:
+            return {"$type": name, "pickle": _plain(reader, node)}
+        case {"~": "enum", "type": name}:
+            return {"$type": name, **{key: node[key] for key in ("name", "value") if key in node}}
+        case {"type": name, "fields": fields}:
+            further = [node.get(key, {}) for key in ("extra", "attributes", "private")]
+            return {"$type": name, **fields, **{key: value for each in further for key, value in each.items()}}
+        case {"type": name, "value": value}:
+            return {"$type": name, "value": value}
+        case {"~": "bytes" | "bytearray" as kind}:
+            return {"$type": kind, "base64": _plain(reader, node)}
+        case {"~": "timedelta", "value": [days, seconds, microseconds]}:
+            return str(timedelta(days, seconds, microseconds))
+        case _:
+            return _plain(reader, node)
 
 
 def _offset(offset: timedelta) -> str:

@@ -31,12 +31,16 @@ from perdure.storage.storages import (
     StoreStorage,
     committed_events,
 )
+from perdure.storage.views import Change, CheckpointDiff, CheckpointView, PendingMessage, RunDiff, SnapshotView
 
 __all__ = [
     "RUN_ID_LENGTH_MAX",
     "Binding",
+    "Change",
+    "CheckpointDiff",
     "CheckpointID",
     "CheckpointStorage",
+    "CheckpointView",
     "Disk",
     "Durability",
     "FileCheckpointStorage",
@@ -47,13 +51,16 @@ __all__ = [
     "Openings",
     "Order",
     "PartSize",
+    "PendingMessage",
     "PendingRequest",
     "PostgresCheckpointStorage",
     "PostgresStore",
     "RequestQueue",
+    "RunDiff",
     "RunFilter",
     "RunInfo",
     "SizeReport",
+    "SnapshotView",
     "SqliteCheckpointStorage",
     "SqliteDatabase",
     "SqliteStore",

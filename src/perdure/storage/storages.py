@@ -31,6 +31,7 @@ from perdure.storage.rules import APART
 from perdure.storage.runs import Order, RunFilter, RunInfo, count_runs, list_runs, run_query
 from perdure.storage.sizes import size_report
 from perdure.storage.sqlite import MemoryStore, SqliteStore
+from perdure.storage.views import CheckpointDiff, CheckpointView, RunDiff, diff, diff_runs, view
 
 if TYPE_CHECKING:
     import os
@@ -224,6 +225,22 @@ class StoreStorage(RequestQueue):
         store alone. Raises RunNotFoundError, CheckpointDamagedError.
         """
         return await size_report(self.store, run_id, since=since)
+
+    async def view(self, checkpoint_id: str, *, value_size_max: int | None = None) -> CheckpointView:
+        """Return a checkpoint as plain data, with the store alone: nothing is imported, nothing is called.
+
+        A value is read when it is looked at, and cut to about `value_size_max` characters, with a note. Raises
+        CheckpointNotFoundError, CheckpointDamagedError.
+        """
+        return await view(self.store, checkpoint_id, value_size_max)
+
+    async def diff(self, before: str, after: str, *, value_size_max: int | None = None) -> CheckpointDiff:
+        """Compare two checkpoints by id, with the store alone. Entries that are equal are not read."""
+        return await diff(self.store, before, after, value_size_max)
+
+    async def diff_runs(self, before: str, after: str, *, value_size_max: int | None = None) -> RunDiff:
+        """Find the first superstep at which two runs diverge, with the store alone. Raises RunNotFoundError."""
+        return await diff_runs(self.store, before, after, value_size_max)
 
     async def collect(self) -> int:
         """Remove blobs that nothing refers to. Return their number."""
