@@ -1,0 +1,1 @@
+"""The `perdure` command on stores made by real runs."""
