@@ -113,6 +113,7 @@ class Reading:
     journal: Sequence[JournalRecord]
     inbox: Sequence[Command]
     events: Sequence[EventBatch]
+    told: list[str]
 
     def differing(self, other: Reading) -> list[str]:
         """The names of what is not the same in both."""
@@ -133,6 +134,7 @@ async def read_runs(storage: StoreStorage) -> Reading:
         journal=[each for run in runs for each in await store.journal(run.run_id)],
         inbox=[each for run in runs for each in await store.inbox(run.run_id)],
         events=[each for run in runs for each in await store.events(run.run_id)],
+        told=[repr(event) for run in runs async for event in storage.events(run.run_id)],
     )
 
 

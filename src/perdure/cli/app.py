@@ -114,6 +114,16 @@ def refuse(text: str, *, code: int = USAGE) -> NoReturn:
     raise typer.Exit(code)
 
 
+def confirm(what: str, *, yes: bool) -> None:
+    """Say what a command is about to do, and ask for consent unless `yes` is given."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        refuse(f"{what}; give --yes if there is no terminal to ask on")
+    Output.note(what)
+    typer.confirm("Go on?", abort=True, err=True)
+
+
 def open_chosen(given: str | None) -> StoreStorage:
     """Open the store that the option, the environment or pyproject.toml names. It must exist."""
     named = given or os.environ.get("PERDURE_STORE") or _configured()

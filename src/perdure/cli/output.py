@@ -5,6 +5,7 @@ markup, and long values are cut with a note. Data goes to stdout, everything els
 """
 
 import json
+import shutil
 import sys
 import unicodedata
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ Format: TypeAlias = Literal["table", "json", "jsonl"]
 
 _VALUE_LENGTH_MAX = 2_000
 _CELL_LENGTH_MAX = 120
+_NARROW = 20
 _WIDTH_WITHOUT_TERMINAL = 1_000
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _STYLES = {
@@ -88,16 +90,18 @@ class Output:
         return {name: row.get(name) for name in self.fields} if self.fields else row
 
     def table(self, rows: Iterable[Row], columns: Sequence[str]) -> Table:
-        """Make a table without frames. The first column is never cut, since people copy it."""
+        """Make a table without frames. The first column and narrow ones are never cut: people copy ids."""
+        cells = [[self.cell(column, row.get(column)) for column in columns] for row in rows]
+        headers = [safe(column).upper().replace("_", " ") for column in columns]
+        widths = [max(len(header), *(row[at].cell_len for row in cells), 0) for at, header in enumerate(headers)]
+        wide = [at for at, width in enumerate(widths) if at > 0 and width > _NARROW]
+        left = self.width() - sum(width + 2 for at, width in enumerate(widths) if at not in wide)
         drawn = Table(box=None, header_style="bold", pad_edge=False)
-        for number, column in enumerate(columns):
-            drawn.add_column(
-                Text(safe(column).upper().replace("_", " ")),
-                no_wrap=number > 0,
-                overflow="ellipsis" if number else "fold",
-            )
-        for row in rows:
-            drawn.add_row(*(self.cell(column, row.get(column)) for column in columns))
+        for at, header in enumerate(headers):
+            share = min(widths[at], max(left // len(wide) - 2, _NARROW // 2)) if at in wide else widths[at]
+            drawn.add_column(Text(header), no_wrap=True, overflow="ellipsis", width=share)
+        for row in cells:
+            drawn.add_row(*row)
         return drawn
 
     @staticmethod
@@ -133,10 +137,14 @@ class Output:
         self.print(Text(safe(text, limit=limit, is_multiline=True), style=style))
 
     @staticmethod
+    def width() -> int:
+        """Return how many columns a line may have."""
+        return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
+
+    @staticmethod
     def print(drawn: Table | Text) -> None:
         """Print for people. Rich reads NO_COLOR and uses no colours if stdout is no terminal."""
-        width = None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
-        console = Console(width=width, highlight=False, soft_wrap=False)
+        console = Console(width=Output.width(), highlight=False, soft_wrap=False)
         with console.capture() as captured:
             console.print(drawn)
         sys.stdout.write("\n".join(line.rstrip() for line in captured.get().split("\n")))

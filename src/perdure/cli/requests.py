@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from perdure.cli.app import Context, app, command
+from perdure.cli.app import NOT_FOUND, Context, app, command, refuse
 from perdure.cli.runs import RunArgument
 from perdure.cli.views import Row, request_view
 
@@ -24,28 +24,38 @@ async def requests(
     workflow: Annotated[str | None, typer.Option(help="Only requests of this workflow's runs.")] = None,
 ) -> None:
     """List the requests that wait for an answer."""
+    await context.output.rows("requests", _open(context, run, workflow), _COLUMNS)
 
-    async def pages() -> AsyncIterator[Row]:
-        page = await context.storage.requests(run, workflow_name=workflow, limit=_PAGE)
-        while True:
-            for request in page:
-                yield request_view(request)
-            if run is not None or len(page) < _PAGE:
-                return
-            page = await context.storage.requests(None, workflow_name=workflow, limit=_PAGE, after=page[-1])
 
-    await context.output.rows("requests", pages(), _COLUMNS)
+async def _open(context: Context, run: str | None = None, workflow: str | None = None) -> AsyncIterator[Row]:
+    page = await context.storage.requests(run, workflow_name=workflow, limit=_PAGE)
+    while True:
+        for request in page:
+            yield request_view(request)
+        if run is not None or len(page) < _PAGE:
+            return
+        page = await context.storage.requests(None, workflow_name=workflow, limit=_PAGE, after=page[-1])
 
 
 @command(app, "answer")
 async def answer(
     context: Context,
-    run_id: RunArgument,
     request_id: Annotated[str, typer.Argument(metavar="REQUEST", help="The id of the request.")],
     value: Annotated[str, typer.Argument(help="The answer as JSON; other text is a string.")],
+    run: Annotated[str | None, typer.Option(help="The run that asks; without it all runs are searched.")] = None,
     by: ByOption = None,
 ) -> None:
     """Answer a request. The answer is checked against the stored schema."""
+    asking = (
+        [run]
+        if run is not None
+        else [each["run_id"] async for each in _open(context) if each["request_id"] == request_id]
+    )
+    if not asking:
+        refuse(f"no run waits for an answer to {request_id!r}; `perdure requests` lists the open ones", code=NOT_FOUND)
+    if len(asking) > 1:
+        refuse(f"{len(asking)} runs have a request {request_id!r}; choose one with --run, such as --run {asking[0]}")
+    run_id: str = asking[0]
     await context.storage.respond(run_id, {request_id: _value(value)}, by=by)
     context.output.note(f"the answer to {request_id!r} is stored; {_HOST_NOTE}")
 

@@ -1,6 +1,7 @@
 """Commands about runs: list them, show one, explain where it stands, follow its events, wait for it."""
 
 import asyncio
+import re
 import shlex
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -17,9 +18,12 @@ from perdure.storage import Order, PendingRequest, RunInfo
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The id of a run.")]
 
 _PAGE = 200
-_RUN_COLUMNS = ("run_id", "workflow_name", "status", "updated_at", "supersteps", "tags", "error")
+_RUN_COLUMNS = ("run_id", "workflow_name", "status", "updated_at", "tags", "error")
 _NOWHERE = Mark(head="", events=-1, commands=-1)
 _CODES = {"failed": FAILED, "waiting": WAITING, "cancelled": STOPPED, "quarantined": STOPPED, "exported": STOPPED}
+_TRACEBACK_LENGTH_MAX = 4_000
+_ENGINE = r"[/\\]perdure[/\\](?:agents|engine|functional|graph|hosting|workflows)[/\\]"
+_ENGINE_FRAME = re.compile(rf'^  File "[^"\n]*{_ENGINE}[^\n]*\n(?:    [^\n]*\n)*', re.MULTILINE)
 _RUN_EVENTS = {"failed", "executor_failed", "attempt_failed", "warning", "error"}
 
 
@@ -137,7 +141,7 @@ async def why(context: Context, run_id: RunArgument) -> None:
         ]
     )
     if run.failure is not None and run.failure.traceback:
-        output.text("\n" + run.failure.traceback.rstrip(), limit=4_000)
+        output.text("\n" + _shortened(run.failure.traceback))
     for request in requests:
         output.facts(
             [
@@ -148,6 +152,12 @@ async def why(context: Context, run_id: RunArgument) -> None:
             ]
         )
     output.text("\nnext: " + "\n      ".join(advice), style="bold")
+
+
+def _shortened(traceback: str) -> str:
+    """Return a traceback without the frames of the engine, and of a long one the end, where the cause is."""
+    own = _ENGINE_FRAME.sub("", traceback).rstrip()
+    return own if len(own) <= _TRACEBACK_LENGTH_MAX else f"...\n{own[-_TRACEBACK_LENGTH_MAX:]}"
 
 
 def _place(run: RunInfo) -> str | None:
@@ -163,9 +173,9 @@ def _advice(run: RunInfo, requests: list[PendingRequest], *, is_owned: bool) -> 
     """Return what to do next, as commands where there is one."""
     match run.status:
         case "waiting" if requests:
-            return [f"perdure answer {_typed(run.run_id)} {_typed(each.request_id)} VALUE" for each in requests]
+            return [f"perdure answer {_typed(each.request_id)} VALUE --run {_typed(run.run_id)}" for each in requests]
         case "failed" | "quarantined":
-            return [f"fix the cause, then continue it with host.recover({run.run_id!r})"]
+            return [f"fix the cause, then: perdure recover {_typed(run.run_id)}"]
         case "cancelled":
             return [f"continue it with host.recover({run.run_id!r}), or leave it"]
         case "running" if is_owned:
@@ -205,9 +215,20 @@ async def events(
     async for event in found:
         view = event_view(event)
         where = "/".join([*view["path"], view["executor_id"] or ""]).rstrip("/")
-        value = view["details"] or view["data"] or view["state"] or ""
         line = f"{view['seq']:>6}  {moment(view['at'])}  {safe(view['type']):<20}  {safe(where):<16}  "
-        context.output.text(line + safe(value, limit=200), style="red" if view["type"] in _RUN_EVENTS else "")
+        context.output.text(line + safe(_summary(view), limit=120), style="red" if view["type"] in _RUN_EVENTS else "")
+
+
+def _summary(view: Row) -> object:
+    """Return the data of an event in short."""
+    data: Any = view["details"] or view["data"] or view["state"] or ""
+    match data:
+        case {"error_type": error_type, "message": message}:
+            return f"{error_type}: {message}"
+        case {"checkpoint_id": checkpoint_id}:
+            return checkpoint_id
+        case _:
+            return data
 
 
 @command(app, "checkpoints")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from perdure.cli.app import Context, app, command, refuse, store_app
+from perdure.cli.app import Context, app, command, confirm, store_app
 from perdure.cli.runs import RunArgument
 from perdure.cli.views import plain
 
@@ -53,11 +53,7 @@ async def export(
 ) -> None:
     """Write a run to a file and close it here. `perdure import` continues it in any store."""
     await context.storage.run(run_id)
-    if not yes:
-        if not sys.stdin.isatty():
-            refuse("an exported run is closed here; give --yes if there is no terminal to ask on")
-        context.output.note(f"run {run_id!r} will be closed here and go on where {str(file)!r} is imported")
-        typer.confirm("Export it?", abort=True, err=True)
+    confirm(f"run {run_id!r} will be closed here and go on where {str(file)!r} is imported", yes=yes)
     await context.storage.export_run(run_id, file)
     context.output.note(f"run {run_id!r} is in {str(file)!r} and is closed here")
 

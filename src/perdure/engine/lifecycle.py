@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from perdure.records import Halt
 
 logger = logging.getLogger("perdure.runs")
+# Without this, Python prints warnings to stderr in programs that have not set up logging.
+logger.addHandler(logging.NullHandler())
 
 
 def log_run(level: int, text: str, *args: object, run_id: str, workflow: str | None = None, **fields: object) -> None:

@@ -16,6 +16,8 @@ from perdure.errors import (
     CheckpointDamagedError,
     CheckpointNotFoundError,
     EventsForgottenError,
+    RunBusyError,
+    RunError,
     RunNotFoundError,
     WorkflowCheckpointException,
 )
@@ -23,7 +25,7 @@ from perdure.records import Blob, Commit, Manifest, Mark, NewRun
 from perdure.storage.checkpoint_storage import carried_manifest, saved_manifest
 from perdure.storage.export import export_run, import_run
 from perdure.storage.file import FileStore
-from perdure.storage.owners import LEASE_SECONDS
+from perdure.storage.owners import LEASE_SECONDS, this_process
 from perdure.storage.port import is_tenant_store
 from perdure.storage.postgres import PostgresStore
 from perdure.storage.requests import RequestQueue
@@ -213,10 +215,66 @@ class StoreStorage(RequestQueue):
 
     async def run(self, run_id: str) -> RunInfo:
         """Return the state of a run. Raises RunNotFoundError."""
+        return RunInfo.of(await self._record(run_id))
+
+    async def recover(self, run_id: str) -> bool:
+        """Let a failed or quarantined run continue. Any host that serves its workflow then advances it.
+
+        Return False if the run has neither failed nor been quarantined. To end a cancellation the program is needed:
+        use `host.recover`. Raises RunNotFoundError, RunExportedError, and RunError for a cancelled run.
+        """
+        record = await self._record(run_id)
+        if record.halt is not None:
+            # A lease ends the halt.
+            await self.store.release(await self.store.acquire(run_id))
+            return True
+        if record.status == "cancelled":
+            raise RunError(f"run {run_id!r} was cancelled; its program must continue it: call host.recover({run_id!r})")
+        return False
+
+    async def restore(self, run_id: str, checkpoint_id: str) -> None:
+        """Move a run back to one of its checkpoints. Later checkpoints stay readable. A halt ends.
+
+        Raises RunNotFoundError, CheckpointNotFoundError, RunBusyError, and WorkflowCheckpointException if the
+        checkpoint belongs to another run.
+        """
+        record = await self._record(run_id)
+        self._require_not_ours(record)
+        manifest = await self.store.manifest(checkpoint_id)
+        if manifest.run_id != run_id:
+            raise WorkflowCheckpointException(
+                f"checkpoint {checkpoint_id!r} belongs to run {manifest.run_id!r}, not to {run_id!r}: fork it instead"
+            )
+        lease = await self.store.acquire(run_id)
+        try:
+            head = (await self._record(run_id)).head
+            assert head is not None, "a run with a checkpoint has a head"
+            await self.store.rewind(lease, expected_head=head, to=checkpoint_id, nonce=self.clock.new_id())
+        finally:
+            await self.store.release(lease)
+
+    async def delete_run(self, run_id: str, *, takeover: bool = False) -> bool:
+        """Delete a run with its checkpoints, events and requests. Return False if there is none.
+
+        `collect` then frees the space of its blobs. Raises RunBusyError, and WorkflowCheckpointException if a fork
+        needs one of its checkpoints.
+        """
+        record = await self.store.run(run_id)
+        if record is not None and not takeover:
+            self._require_not_ours(record)
+        return await self._tenant_store().remove(run_id, takeover=takeover)
+
+    async def _record(self, run_id: str) -> RunRecord:
         record = await self.store.run(run_id)
         if record is None:
             raise RunNotFoundError(run_id)
-        return RunInfo.of(record)
+        return record
+
+    @staticmethod
+    def _require_not_ours(record: RunRecord) -> None:
+        """Refuse a run that this process advances: the store would replace a lease of its own process."""
+        if record.owner == this_process():
+            raise RunBusyError(record.run_id, owner="this process", advice="wait for it, or close it first")
 
     async def size_report(self, run_id: str, *, since: int = 1) -> SizeReport:
         """Report how large a run is, which of its values are large, and which grow; `print` it.

@@ -215,7 +215,8 @@ async def _read_events(storage: StoreStorage, run_id: str) -> list[WorkflowEvent
 
 
 def _drop_failed_attempts(events: Sequence[WorkflowEvent[Any]]) -> list[WorkflowEvent[Any]]:
-    """Drop the warnings about failed attempts, with the failures before them and the calls after them."""
+    """Drop warnings about failed attempts, with the failures before them and the calls after them, and take-overs."""
+    events = [event for event in events if event.type != "taken_over"]
     failed = {n for n, event in enumerate(events) if event.type == "warning" and _ATTEMPT.search(str(event.data))}
     before = {n - 1 for n in failed if events[n - 1].type == "executor_failed"}
     after = {n + 1 for n in failed if n + 1 < len(events) and events[n + 1].type == "executor_invoked"}
