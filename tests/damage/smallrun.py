@@ -134,7 +134,7 @@ async def read_runs(storage: StoreStorage) -> Reading:
         journal=[each for run in runs for each in await store.journal(run.run_id)],
         inbox=[each for run in runs for each in await store.inbox(run.run_id)],
         events=[each for run in runs for each in await store.events(run.run_id)],
-        told=[repr(event) for run in runs async for event in storage.events(run.run_id)],
+        told=[repr(event) async for event in storage.events(RUN_ID)],
     )
 
 
