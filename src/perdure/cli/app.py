@@ -49,7 +49,7 @@ _COMMON: dict[str, tuple[Any, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What every command gets: the storage it works on, and where its output goes."""
+    """The storage that a command works on, and where its output goes."""
 
     storage: StoreStorage
     output: Output

@@ -160,7 +160,7 @@ class SnapshotView:
 
     @property
     def spent(self) -> Mapping[str, float]:
-        """What the run has spent, by resource."""
+        """The spending of the run, by resource."""
         return cast("list[Any]", self._document("limits") or [None, {}, {}])[2]
 
     @property
