@@ -95,11 +95,7 @@ async def test_finalizer_and_hooks_may_be_async() -> None:
         cleaned.append("up")
 
     stream = ResponseStream(
-        Source().numbers(),
-        finalizer=add_later,
-        transform_hooks=[double],
-        result_hooks=[double],
-        cleanup_hooks=[clean],
+        Source().numbers(), finalizer=add_later, transform_hooks=[double], result_hooks=[double], cleanup_hooks=[clean]
     )
     assert await collected(stream) == [2, 4, 6]
     assert await stream.get_final_response() == 24

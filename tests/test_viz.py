@@ -143,11 +143,7 @@ class TestMermaid:
     def test_ids_that_are_spelled_alike_stay_apart_and_the_plain_one_keeps_its_name(self) -> None:
         text = mermaid(chain("step-a", "step a", "step_a", "step_a_2"))
         assert [name for name, _ in NODE.findall(text)] == ["step_a_3", "step_a_4", "step_a", "step_a_2"]
-        assert text.splitlines()[5:] == [
-            "  step_a_3 --> step_a_4;",
-            "  step_a_4 --> step_a;",
-            "  step_a --> step_a_2;",
-        ]
+        assert text.splitlines()[5:] == ["  step_a_3 --> step_a_4;", "  step_a_4 --> step_a;", "  step_a --> step_a_2;"]
 
     def test_a_node_of_a_sub_workflow_is_not_taken_for_one_outside(self) -> None:
         start, sub = Step("sub__x"), WorkflowExecutor(chain("x"), "sub")

@@ -20,11 +20,7 @@ from perdure import (
 )
 from perdure.testing import ScriptedChatClient
 
-SCRIPTS = {
-    "writer": ["Lamps for people who read."],
-    "critic": ["Too short."],
-    "translator": ["Lampen für Leser."],
-}
+SCRIPTS = {"writer": ["Lamps for people who read."], "critic": ["Too short."], "translator": ["Lampen für Leser."]}
 
 
 class Writer(Executor):

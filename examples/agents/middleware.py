@@ -39,11 +39,7 @@ async def sets_a_limit(context: FunctionInvocationContext, call_next: CallNext) 
 
 
 async def main() -> None:
-    script = [
-        ToolCall("transfer", euros=5000),
-        ToolCall("transfer", euros=50),
-        "I could send 50 euros only.",
-    ]
+    script = [ToolCall("transfer", euros=5000), ToolCall("transfer", euros=50), "I could send 50 euros only."]
     cashier = Agent(
         ScriptedChatClient(script),
         "You handle money.",

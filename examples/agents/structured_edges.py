@@ -9,16 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from perdure import (
-    Agent,
-    AgentExecutorResponse,
-    Case,
-    Default,
-    Workflow,
-    WorkflowBuilder,
-    WorkflowContext,
-    executor,
-)
+from perdure import Agent, AgentExecutorResponse, Case, Default, Workflow, WorkflowBuilder, WorkflowContext, executor
 from perdure.testing import ScriptedChatClient
 
 

@@ -8,11 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perdure import Agent, Message
-from perdure.orchestrations import (
-    MagenticBuilder,
-    MagenticOrchestratorEvent,
-    MagenticProgressLedger,
-)
+from perdure.orchestrations import MagenticBuilder, MagenticOrchestratorEvent, MagenticProgressLedger
 from perdure.testing import ScriptedChatClient
 
 
@@ -56,11 +52,7 @@ class Manager:
 
 async def main() -> None:
     client = ScriptedChatClient(
-        {
-            "manager": Manager(),
-            "ada": ["Here is no treasure."],
-            "bob": ["They say it is under the lighthouse."],
-        }
+        {"manager": Manager(), "ada": ["Here is no treasure."], "bob": ["They say it is under the lighthouse."]}
     )
     workflow = MagenticBuilder(
         participants=[

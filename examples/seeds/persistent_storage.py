@@ -39,9 +39,7 @@ async def run(kind: str, place: Path) -> None:
     latest = await checkpoint_storage.get_latest(workflow_name=workflow.name)
     if latest:
         stream = await workflow.run(
-            checkpoint_id=latest.checkpoint_id,
-            checkpoint_storage=checkpoint_storage,
-            stream=True,
+            checkpoint_id=latest.checkpoint_id, checkpoint_storage=checkpoint_storage, stream=True
         )
     else:
         stream = await workflow.run("tides", checkpoint_storage=checkpoint_storage, stream=True)

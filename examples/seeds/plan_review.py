@@ -84,9 +84,7 @@ async def main() -> None:
     approval = plan_request.approve()
 
     async for ev in workflow.run(
-        checkpoint_id=checkpoint.checkpoint_id,
-        stream=True,
-        responses={plan_request.request_id: approval},
+        checkpoint_id=checkpoint.checkpoint_id, stream=True, responses={plan_request.request_id: approval}
     ):
         if ev.type == "output":
             print("Final result:", ev.data)

@@ -66,10 +66,7 @@ async def main() -> None:
     # This workflow instance doesn't require checkpointing enabled.
     workflow = builder.build()
 
-    async for event in workflow.run_stream_from_checkpoint(
-        saved_checkpoint.checkpoint_id,
-        checkpoint_storage,
-    ):
+    async for event in workflow.run_stream_from_checkpoint(saved_checkpoint.checkpoint_id, checkpoint_storage):
         if event.type == "output":
             print("rehydrated in a new instance:", event.data)
 

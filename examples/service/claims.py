@@ -8,15 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-from perdure import (
-    Executor,
-    Workflow,
-    WorkflowBuilder,
-    WorkflowContext,
-    handler,
-    response_handler,
-    step_key,
-)
+from perdure import Executor, Workflow, WorkflowBuilder, WorkflowContext, handler, response_handler, step_key
 
 NAME = "claims"
 TIME_TO_DECIDE = timedelta(days=14)

@@ -9,12 +9,11 @@ import sys
 import types
 import typing
 from dataclasses import dataclass, field
-from types import CodeType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from types import FrameType
 
 _IDENTIFIER: Final = re.compile(r"\w+")
 

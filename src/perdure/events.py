@@ -309,12 +309,7 @@ class WorkflowEvent(Generic[DataT]):
 
     @classmethod
     def request_info(
-        cls,
-        request_id: str,
-        source_executor_id: str,
-        request_data: Any,
-        response_type: Any,
-        request_type: Any = None,
+        cls, request_id: str, source_executor_id: str, request_data: Any, response_type: Any, request_type: Any = None
     ) -> WorkflowEvent[Any]:
         """Create the event of a request to the outside."""
         return WorkflowEvent(

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, get_args, overload
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from typing import Self
+from typing import Any, Protocol, Self, TypeVar, cast, get_args, overload
 
 T = TypeVar("T")
 

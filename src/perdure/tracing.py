@@ -7,7 +7,7 @@ belong to its activation. Without OpenTelemetry, tracing costs nothing.
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter  # noqa: TID251 - durations for operators; no run depends on them
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from perdure.metrics import is_measured, measure_span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from contextlib import AbstractContextManager
 
     Attributes = Mapping[str, str | int | float | bool | None]
 

@@ -11,12 +11,11 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from perdure.graph import FanInEdgeGroup, InternalEdgeGroup, on_error_ways
+from perdure.graph import FanInEdgeGroup, Graph, InternalEdgeGroup, on_error_ways
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from perdure.graph import Graph
     from perdure.workflows import Workflow
 
 # ruff: noqa: FBT001, FBT002 - positional in the reference

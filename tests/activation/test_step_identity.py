@@ -127,9 +127,7 @@ async def test_calls_in_subtasks_find_their_records_in_any_order() -> None:
     with pytest.raises(MendableError):
         await lone(do, storage=storage).run("go", run_id="r")
     result = await lone(do, storage=storage).run(run_id="r")
-    assert result.get_outputs() == [
-        ["found a", "found b", "found c", "found d", "sold by corner", "sold by market"],
-    ]
+    assert result.get_outputs() == [["found a", "found b", "found c", "found d", "sold by corner", "sold by market"]]
     assert sorted(done) == ["a", "b", "c", "corner", "d", "market"]
 
 

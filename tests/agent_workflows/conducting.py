@@ -108,11 +108,7 @@ class Troupe:
     def workflow(self) -> Workflow:
         """The graph."""
         builder = WorkflowBuilder(
-            1000,
-            "Test",
-            start_executor=self.conductor,
-            output_from=[self.conductor],
-            checkpoint_storage=self.storage,
+            1000, "Test", start_executor=self.conductor, output_from=[self.conductor], checkpoint_storage=self.storage
         )
         builder.add_edge(self.conductor, self.conductor)
         for actor in self.actors.values():

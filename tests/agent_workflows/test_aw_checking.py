@@ -42,10 +42,7 @@ def test_a_definition_that_makes_sense_has_no_problems() -> None:
         (defined("a a"), "2 nodes have the id 'a': give each its own"),
         (defined("START"), "the id 'START' is reserved: give the node another one"),
         (defined("conductor"), "the id 'conductor' is reserved: give the node another one"),
-        (
-            defined("a.b"),
-            "node 'a.b': an id has no '.', '?' or braces, and no space at its ends, for '{{node.key}}'",
-        ),
+        (defined("a.b"), "node 'a.b': an id has no '.', '?' or braces, and no space at its ends, for '{{node.key}}'"),
         (
             defined([node("a", output=TextOutput("input"))]),
             "node 'a': the key 'input' is reserved for the request: give it another output_key",
@@ -102,10 +99,7 @@ def test_a_definition_that_makes_sense_has_no_problems() -> None:
             defined([node("a", on_error=OnError("fallback", "a"))]),
             "node 'a' is its own fallback: name another one, or give it a retry",
         ),
-        (
-            defined([node("a", on_error=FALLBACK)]),
-            "node 'a': its fallback 'f' does not exist; add that node",
-        ),
+        (defined([node("a", on_error=FALLBACK)]), "node 'a': its fallback 'f' does not exist; add that node"),
         (
             defined([node("a", on_error=FALLBACK), node("f"), node("b")], "f>b"),
             (

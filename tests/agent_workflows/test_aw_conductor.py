@@ -74,11 +74,7 @@ async def test_an_edge_is_told_with_the_condition_that_held() -> None:
     troupe = Troupe(defined("a b c", when("a>b"), otherwise("a>c")), {"a": lambda _: "yes"})
     played = await troupe.run()
     told = {(each.source, each.target): (each.has_condition, each.condition) for each in played.told("edge_traversed")}
-    assert told == {
-        (START, "a"): (False, None),
-        ("a", "b"): (True, "answer == 'yes'"),
-        ("b", END): (False, None),
-    }
+    assert told == {(START, "a"): (False, None), ("a", "b"): (True, "answer == 'yes'"), ("b", END): (False, None)}
     (skipped,) = played.told("agent_skipped")
     assert (skipped.node_id, skipped.reason) == ("c", "'a' -> 'c' was not needed: another condition of 'a' holds")
     assert played.result.skipped == {"c": skipped.reason}

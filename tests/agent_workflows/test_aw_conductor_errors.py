@@ -203,11 +203,7 @@ async def test_nobody_stands_in_for_a_node_that_can_not_be_told_its_task_and_a_r
 
 
 async def test_a_fallback_is_not_given_the_task_of_the_pass_before() -> None:
-    nodes = [
-        node("src", reads="request"),
-        node("a", template="{{src.extra}}", on_error=falls_back()),
-        node("f"),
-    ]
+    nodes = [node("src", reads="request"), node("a", template="{{src.extra}}", on_error=falls_back()), node("f")]
     edges = [f"{START}>src", "src>a", when("a>src", "a(first)"), otherwise(f"a>{END}")]
     says: dict[str, Says] = {"src": lambda task: {"extra": "first"} if task.visit == 0 else {"answer": "x"}}
     nodes[0] = replace(nodes[0], output=StructuredOutput({"type": "object"}))

@@ -217,7 +217,7 @@ def test_what_is_given_is_of_the_right_kind() -> None:
     given["predicates"] = {**given["predicates"], "is_urgent": "no function"}
     problems = problems_of(config, **given)
     assert [problem.split(":")[0] for problem in problems] == [
-        *("agents.triage.agent", "agents.triage.output.schema", "agents.next.output.types[0]", "edges[0].when"),
+        *("agents.triage.agent", "agents.triage.output.schema", "agents.next.output.types[0]", "edges[0].when")
     ]
 
 

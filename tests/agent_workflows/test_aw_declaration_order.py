@@ -31,15 +31,7 @@ TWO_ENTRANCES = (
     when("edit>art", "no"),
     otherwise(f"edit>{END}"),
 )
-ENTERED_BEFORE_AND_BEHIND = (
-    f"{START}>a",
-    f"{START}>b",
-    "a>c",
-    "b>c",
-    "c>j",
-    when("j>b", "no"),
-    otherwise(f"j>{END}"),
-)
+ENTERED_BEFORE_AND_BEHIND = (f"{START}>a", f"{START}>b", "a>c", "b>c", "c>j", when("j>b", "no"), otherwise(f"j>{END}"))
 BACK_OVER_ANOTHER_NODE = (
     f"{START}>text",
     f"{START}>art",
@@ -58,14 +50,7 @@ NESTED = (
     when("judge>plan", "no"),
     otherwise(f"judge>{END}"),
 )
-SIDE_BY_SIDE = (
-    f"{START}>a",
-    f"{START}>b",
-    when("a>a", "no"),
-    when("b>b", "no"),
-    otherwise("a>j"),
-    otherwise("b>j"),
-)
+SIDE_BY_SIDE = (f"{START}>a", f"{START}>b", when("a>a", "no"), when("b>b", "no"), otherwise("a>j"), otherwise("b>j"))
 CALLING_EACH_OTHER = (
     f"{START}>desk",
     when("desk>bills", 0, key="visit"),
@@ -75,14 +60,7 @@ CALLING_EACH_OTHER = (
     when("help>bills", "no"),
     otherwise(f"help>{END}"),
 )
-BEGINNING_TOGETHER = (
-    f"{START}>a",
-    f"{START}>b",
-    when("a>b", "no"),
-    when("b>a", "no"),
-    "a>j",
-    "b>j",
-)
+BEGINNING_TOGETHER = (f"{START}>a", f"{START}>b", when("a>b", "no"), when("b>a", "no"), "a>j", "b>j")
 GRAPHS = {
     "one entrance": ONE_ENTRANCE,
     "two entrances": TWO_ENTRANCES,

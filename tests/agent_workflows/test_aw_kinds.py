@@ -114,23 +114,14 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"structured_output": str}, "a structured output is a pydantic model or a JSON schema, not <class 'str'>"),
     ({"structured_output": {"type": "array"}}, "output.type.type: input should be 'object', not 'array'"),
     ({"structured_output": {"properties": [1]}}, "output.type.properties: input should be a valid dictionary"),
-    (
-        {"structured_output": {"required": [1]}},
-        'its JSON schema is not valid: required[0] must satisfy type: "string"',
-    ),
+    ({"structured_output": {"required": [1]}}, 'its JSON schema is not valid: required[0] must satisfy type: "string"'),
     ({"on_error": ["stop"]}, "on_error: input should be a dictionary or an instance of OnError, not a list"),
     ({"on_error": "ignore"}, "on_error: input should be 'stop', 'skip_dependents', 'isolate' or 'fallback'"),
     ({"retry": "often"}, "retry: input should be a valid dictionary, not 'often'"),
     ({"on_error": OnError("fallback", cast("Any", 5))}, "on_error.fallback: input should be a valid string, not 5"),
     ({"approval": 5}, "approval: input should be a dictionary or an instance of Approval, not 5"),
-    (
-        {"approval": Approval(when=cast("Any", "amount"))},
-        "approval.when: it is not an object with a type; give it one",
-    ),
-    (
-        {"approval": Approval(timeout=cast("Any", "5"))},
-        "approval.timeout: input should be a valid timedelta, not '5'",
-    ),
+    ({"approval": Approval(when=cast("Any", "amount"))}, "approval.when: it is not an object with a type; give it one"),
+    ({"approval": Approval(timeout=cast("Any", "5"))}, "approval.timeout: input should be a valid timedelta, not '5'"),
     ({"approval": Approval(message=cast("Any", 5))}, "approval.message: input should be a valid string, not 5"),
     ({"reads": "all"}, "reads: input should be 'request' or 'upstream', not 'all'"),
 ]

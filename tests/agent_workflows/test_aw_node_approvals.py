@@ -144,13 +144,7 @@ async def test_what_nobody_approves_in_time_is_denied(open_storage: Callable[...
 
 
 @pytest.mark.parametrize(
-    ("when", "is_asked"),
-    [
-        (Has("title"), True),
-        (Has("other"), False),
-        (is_urgent, False),
-        (is_calm, True),
-    ],
+    ("when", "is_asked"), [(Has("title"), True), (Has("other"), False), (is_urgent, False), (is_calm, True)]
 )
 async def test_only_outputs_of_which_it_holds_are_asked_about(when: Any, is_asked: bool) -> None:  # noqa: FBT001
     _, agent = clerk(['{"title": "Lamp"}'])

@@ -34,10 +34,7 @@ def test_who_no_edge_leads_to_is_skipped_and_so_is_who_comes_after() -> None:
     move = finish(plan, begin(plan).progress, "a", "completed", holding={"d"})
     assert move.starts == ("d",)
     assert move.skips == ("b", "c")
-    assert move.progress.skipped == {
-        "b": "'a' -> 'b' was not taken: it needs answer == 'yes'",
-        "c": "'b' was skipped",
-    }
+    assert move.progress.skipped == {"b": "'a' -> 'b' was not taken: it needs answer == 'yes'", "c": "'b' was skipped"}
 
 
 def test_a_default_edge_is_taken_if_no_condition_holds() -> None:

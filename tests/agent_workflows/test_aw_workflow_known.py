@@ -10,12 +10,7 @@ import pytest
 from tests.agent_workflows.building import Cast, review, writers
 from tests.soak import MEMORY
 
-from perdure import (
-    ChatClientException,
-    CheckpointStorage,
-    Host,
-    InMemoryCheckpointStorage,
-)
+from perdure import ChatClientException, CheckpointStorage, Host, InMemoryCheckpointStorage
 from perdure.agent_workflows import (
     END,
     START,

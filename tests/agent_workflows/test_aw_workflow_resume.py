@@ -221,9 +221,7 @@ async def test_an_execution_is_finished_with_the_definition_that_it_has_begun_wi
     assert (await old.resume("one")).final_answer == "A draft of lamps, reviewed"
 
 
-async def test_what_a_tool_in_a_node_needs_is_asked_before_what_the_node_needs(
-    storage: CheckpointStorage,
-) -> None:
+async def test_what_a_tool_in_a_node_needs_is_asked_before_what_the_node_needs(storage: CheckpointStorage) -> None:
     paid: list[int] = []
 
     @tool(approval_mode="always_require")

@@ -198,9 +198,7 @@ async def test_a_question_goes_through_agents_in_agents_and_its_answer_back() ->
     till, session = Till(), AgentSession()
     innermost = till.agent(calling(paying("ada", "c")), "innermost")
     middle = Agent(
-        ScriptedChatClient(calling(ToolCall("innermost", task="x"))),
-        name="middle",
-        tools=[innermost.as_tool()],
+        ScriptedChatClient(calling(ToolCall("innermost", task="x"))), name="middle", tools=[innermost.as_tool()]
     )
     outer = Agent(ScriptedChatClient([ToolCall("middle", task="x"), "done"]), name="outer", tools=[middle.as_tool()])
     (asked,) = (await outer.run("go", session=session)).user_input_requests

@@ -214,12 +214,7 @@ def test_two_sets_of_options_are_merged_with_their_tools() -> None:
     first: dict[str, Any] = {"tools": ["a", "b"], "instructions": "one", "temperature": 0.1, "metadata": {"k": 1}}
     second: dict[str, Any] = {"tools": "b", "instructions": "two", "temperature": None, "metadata": {"m": 2}}
     merged = merge_chat_options(first, second)
-    assert merged == {
-        "tools": ["a", "b"],
-        "instructions": "one\ntwo",
-        "temperature": 0.1,
-        "metadata": {"k": 1, "m": 2},
-    }
+    assert merged == {"tools": ["a", "b"], "instructions": "one\ntwo", "temperature": 0.1, "metadata": {"k": 1, "m": 2}}
     assert merge_chat_options(None, None) == {}
 
 

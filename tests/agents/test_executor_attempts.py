@@ -55,9 +55,7 @@ async def test_a_turn_that_is_tried_again_has_nothing_twice_in_its_result(storag
 async def test_another_reader_of_a_run_is_told_all_of_a_turn_that_failed_for_another() -> None:
     client = flaky(["Let me look", ToolCall("look")], ConnectionError("down"), "the answer")
     workflow = WorkflowBuilder(
-        name="w",
-        start_executor=Agent(client, name="a", tools=look),
-        checkpoint_storage=InMemoryCheckpointStorage(),
+        name="w", start_executor=Agent(client, name="a", tools=look), checkpoint_storage=InMemoryCheckpointStorage()
     ).build()
     with pytest.raises(ConnectionError):
         await told_by(workflow, "go")

@@ -24,12 +24,7 @@ def effects(directory: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("name", "told", "payments"),
-    [
-        ("tell", INTERRUPTED, 1),
-        ("rerun", "paid", 2),
-        ("find", "found to be paid", 1),
-        ("not_done", "paid", 1),
-    ],
+    [("tell", INTERRUPTED, 1), ("rerun", "paid", 2), ("find", "found to be paid", 1), ("not_done", "paid", 1)],
     ids=["told", "made again", "found out", "found not to be done"],
 )
 async def test_a_call_that_a_crash_cut_off_is_settled_as_its_tool_says(

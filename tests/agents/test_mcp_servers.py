@@ -17,12 +17,7 @@ from perdure.agents import Content, FunctionInvocationContext, FunctionTool, Mes
 from perdure.errors import ToolException, ToolExecutionException
 from perdure.mcp import MCPStdioTool, MCPStreamableHTTPTool, MCPTool
 from perdure.providers.mcp.server import exposed_name
-from perdure.providers.mcp.session import (
-    call_failed,
-    is_connection_lost,
-    is_session_forgotten,
-    server_unreachable,
-)
+from perdure.providers.mcp.session import call_failed, is_connection_lost, is_session_forgotten, server_unreachable
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.agents import (
-    AgentResponseUpdate,
-    Content,
-    Message,
-    SessionContext,
-    drop_known_messages,
-)
+from perdure.agents import AgentResponseUpdate, Content, Message, SessionContext, drop_known_messages
 from perdure.workflows import WorkflowAgent
 
 

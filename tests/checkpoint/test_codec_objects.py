@@ -220,11 +220,9 @@ def test_a_field_that_a_class_got_since_without_a_default_is_named(kind: str) ->
         a: int
         b: int
 
-    old, new = {
-        "dataclass": (Old(1), New),
-        "namedtuple": (OldTuple(1), NewTuple),
-        "model": (OldModel(a=1), NewModel),
-    }[kind]
+    old, new = {"dataclass": (Old(1), New), "namedtuple": (OldTuple(1), NewTuple), "model": (OldModel(a=1), NewModel)}[
+        kind
+    ]
     error = misfit(old, new)
     assert error.reason == "field 'b' is not stored, and the class has no default for it"
     assert "Old" in error.type_name

@@ -92,10 +92,7 @@ class Shelf(Generic[T]):
     items: list[T]
 
 
-DECLARED = (
-    *(Colour, Level, Word, Access, Bits, Open, Closed, Derived, Pair),
-    *(Model, Box[int], Items, Shelf[int]),
-)
+DECLARED = (*(Colour, Level, Word, Access, Bits, Open, Closed, Derived, Pair), *(Model, Box[int], Items, Shelf[int]))
 codec = Codec(Trust.of(DECLARED))
 
 

@@ -162,10 +162,7 @@ Json = TypeAliasType("Json", "dict[str, Json] | list[Json] | str | int | float |
             {
                 "type": "object",
                 "title": "Address",
-                "properties": {
-                    "street": {"type": "string"},
-                    "number": {"type": "integer"},
-                },
+                "properties": {"street": {"type": "string"}, "number": {"type": "integer"}},
                 "required": ["street"],
             },
         ),

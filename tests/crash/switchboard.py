@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 NAMES = ("triage", "billing", "tech")
 SCRIPT: Mapping[str, Sequence[Any]] = {
     "triage": [["I look.", ToolCall("look_up", item="lamp")], ["Billing knows.", ToolCall("handoff_to_billing")]],
-    "billing": [
-        ["It costs 7.", ToolCall("refund", euros=7), ToolCall("handoff_to_tech")],
-        "You have your money.",
-    ],
+    "billing": [["It costs 7.", ToolCall("refund", euros=7), ToolCall("handoff_to_tech")], "You have your money."],
     "tech": ["I test the lamp.", ["It works.", ToolCall("handoff_to_billing")]],
 }
 

@@ -7,18 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 import pytest
-from tests.events.samples import (
-    LARGE,
-    SHOP,
-    STRANGER,
-    VALUES,
-    Cart,
-    batch_of,
-    kept,
-    progress,
-    read_again,
-    told_again,
-)
+from tests.events.samples import LARGE, SHOP, STRANGER, VALUES, Cart, batch_of, kept, progress, read_again, told_again
 
 from perdure import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
 from perdure.checkpoint import EventReader, event_batch

@@ -260,9 +260,7 @@ async def test_a_follower_that_is_too_slow_is_told_that_it_has_missed_events(
             await anext(events)
 
 
-async def test_blobs_that_went_with_their_events_are_no_damage(
-    open_storage: Callable[..., Storage],
-) -> None:
+async def test_blobs_that_went_with_their_events_are_no_damage(open_storage: Callable[..., Storage]) -> None:
     async with open_storage(retention=Retention(events=KeepLast(2))) as storage:
         run = await Teller.start(storage.store)
         await run.tell("a")

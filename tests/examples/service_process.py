@@ -156,10 +156,7 @@ class Crowd:
                     yield message
 
     async def _take(
-        self,
-        message: dict[str, str],
-        followed: Followed,
-        told: Callable[[dict[str, Any]], Coroutine[Any, Any, None]],
+        self, message: dict[str, str], followed: Followed, told: Callable[[dict[str, Any]], Coroutine[Any, Any, None]]
     ) -> None:
         data = json.loads(message["data"])
         if message.get("event") == "end":

@@ -10,16 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-from perdure import (
-    Agent,
-    RunContext,
-    SqliteCheckpointStorage,
-    StepDecision,
-    get_run_context,
-    step,
-    tool,
-    workflow,
-)
+from perdure import Agent, RunContext, SqliteCheckpointStorage, StepDecision, get_run_context, step, tool, workflow
 from perdure.testing import ScriptedChatClient, ToolCall
 
 DIRECTORY, POLICY = Path(sys.argv[1]), cast("Any", sys.argv[2])

@@ -73,9 +73,7 @@ async def test_answers_behind_agents_are_not_swapped(storage: Storage) -> None:
     first = await office.run("go", run_id="r", checkpoint_storage=storage)
     answers = {event.request_id: f"answer to {event.data}" for event in first.get_request_info_events()}
     result = await office.twin().run(run_id="r", responses=answers, checkpoint_storage=storage)
-    assert result.get_outputs() == [
-        ["slow: answer to publish the slow one?", "fast: answer to publish the fast one?"],
-    ]
+    assert result.get_outputs() == [["slow: answer to publish the slow one?", "fast: answer to publish the fast one?"]]
 
 
 async def test_turns_with_equal_messages_are_interchangeable_and_not_repeated(storage: Storage) -> None:

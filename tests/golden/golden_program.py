@@ -13,15 +13,7 @@ from uuid import UUID
 
 from typing_extensions import override
 
-from perdure import (
-    Executor,
-    Workflow,
-    WorkflowBuilder,
-    WorkflowContext,
-    WorkflowExecutor,
-    handler,
-    response_handler,
-)
+from perdure import Executor, Workflow, WorkflowBuilder, WorkflowContext, WorkflowExecutor, handler, response_handler
 
 if TYPE_CHECKING:
     from perdure import CheckpointStorage, Clock

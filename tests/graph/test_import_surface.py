@@ -36,10 +36,7 @@ OFFERED = {
 }
 NAMES = sorted(name for row in OFFERED for name in row.split())
 
-NOT_OFFERED = [
-    *("Runner", "RunnerContext", "InProcRunnerContext", "create_edge_runner"),
-    "evaluate_workflow",
-]
+NOT_OFFERED = [*("Runner", "RunnerContext", "InProcRunnerContext", "create_edge_runner"), "evaluate_workflow"]
 
 
 def test_documented_names_can_be_imported_from_the_package() -> None:

@@ -64,10 +64,7 @@ def test_a_backoff_of_nothing_never_waits() -> None:
 
 
 @given(
-    attempt=st.integers(1, 10**6),
-    backoff=st.floats(0, 1e300),
-    factor=st.floats(0, 1e300),
-    longest=st.floats(0, 1e300),
+    attempt=st.integers(1, 10**6), backoff=st.floats(0, 1e300), factor=st.floats(0, 1e300), longest=st.floats(0, 1e300)
 )
 def test_no_wait_is_negative_or_longer_than_the_longest(
     attempt: int, backoff: float, factor: float, longest: float

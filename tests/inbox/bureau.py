@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 from pydantic import BaseModel
 
-from perdure import (
-    Executor,
-    Workflow,
-    WorkflowBuilder,
-    WorkflowContext,
-    WorkflowExecutor,
-    handler,
-    response_handler,
-)
+from perdure import Executor, Workflow, WorkflowBuilder, WorkflowContext, WorkflowExecutor, handler, response_handler
 
 if TYPE_CHECKING:
     from perdure import CheckpointStorage, WorkflowCheckpoint, WorkflowEvent

@@ -197,9 +197,7 @@ async def test_of_many_that_answer_at_once_in_one_process_one_is_heard(storage: 
     assert len(await outputs(storage)) == 1
 
 
-async def test_an_answer_is_taken_in_between_two_supersteps_while_another_task_drives_the_run(
-    storage: Storage,
-) -> None:
+async def test_an_answer_is_taken_in_between_two_supersteps_while_another_task_drives_the_run(storage: Storage) -> None:
     at_work, may_go_on = asyncio.Event(), asyncio.Event()
 
     async def work(number: int, ctx: WorkflowContext[int, str]) -> None:

@@ -196,9 +196,7 @@ async def test_the_same_message_under_two_ids_is_two(storage: Storage) -> None:
     assert await told(storage) == ["0", "1", "2", "3", "heard hello", "heard hello"]
 
 
-async def test_a_large_message_outlasts_a_collection_while_it_waits_and_when_it_was_taken_in(
-    storage: Storage,
-) -> None:
+async def test_a_large_message_outlasts_a_collection_while_it_waits_and_when_it_was_taken_in(storage: Storage) -> None:
     text = "x" * 20000
     await counting(storage).run(0, run_id="r")
     await storage.send("r", text, target="listener")

@@ -90,14 +90,7 @@ async def superstep(
 ) -> tuple[Snapshot, list[WorkflowEvent[Any]]]:
     """One superstep of a graph: the snapshot after it, and what it told."""
     graph = Graph(name="small", start_id="a", executors=executors, groups=groups, rules=rules or Rules())
-    driver = RunLoop(
-        graph=graph,
-        snapshot=before,
-        values=VALUES,
-        committer=None,
-        root_id="run",
-        clock=ManualClock(),
-    )
+    driver = RunLoop(graph=graph, snapshot=before, values=VALUES, committer=None, root_id="run", clock=ManualClock())
     told: list[WorkflowEvent[Any]] = []
     async with aclosing(driver.run()) as batches:
         async for events in batches:

@@ -200,9 +200,7 @@ def test_a_run_has_to_be_looked_at_when_the_first_of_its_times_comes(
 ) -> None:
     request = replace(asking("q", None), deadline=request_deadline)
     snapshot = Snapshot(
-        suspended=(sleeper("a", timer, awaits="q"),),
-        requests={"q": request},
-        limits=Limits(deadline=run_deadline),
+        suspended=(sleeper("a", timer, awaits="q"),), requests={"q": request}, limits=Limits(deadline=run_deadline)
     )
     times = [time for time in (timer, run_deadline, request_deadline) if time is not None]
     assert snapshot.wake_at == min(times, default=None)

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.orchestrations.chats import last_word, speakers, talker
 
-from perdure import (
-    Agent,
-    AgentInvalidResponseException,
-    InMemoryCheckpointStorage,
-    SqliteCheckpointStorage,
-    tool,
-)
+from perdure import Agent, AgentInvalidResponseException, InMemoryCheckpointStorage, SqliteCheckpointStorage, tool
 from perdure.orchestrations import AgentOrchestrationOutput, GroupChatBuilder, GroupChatDecisionError, MaxMessages
 from perdure.testing import ScriptedChatClient, ToolCall
 

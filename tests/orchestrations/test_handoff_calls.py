@@ -324,9 +324,7 @@ async def test_histories_are_whole_however_they_are_written(*, is_written_per_ca
         "tech": [ToolCall("handoff_to_triage")],
     }
     client, made = agents(
-        script,
-        tools={"triage": [tools["look_up"]]},
-        require_per_service_call_history_persistence=is_written_per_call,
+        script, tools={"triage": [tools["look_up"]]}, require_per_service_call_history_persistence=is_written_per_call
     )
     workflow = HandoffBuilder(participants=made).with_start_agent("triage").build()
     first = await workflow.run("Help.")

@@ -6,17 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.orchestrations.magentic_team import (
-    DONE,
-    STUCK,
-    CountingManager,
-    Model,
-    heard,
-    ledger,
-    members,
-    team,
-    told,
-)
+from tests.orchestrations.magentic_team import DONE, STUCK, CountingManager, Model, heard, ledger, members, team, told
 
 from perdure import (
     Agent,
@@ -59,10 +49,7 @@ async def test_a_team_follows_its_plan_to_the_answer() -> None:
     assert model.asked == ["FACTS?", "PLAN?", "PROGRESS?", "PROGRESS?", "PROGRESS?", "ANSWER?"]
     assert told(result) == ["plan_created", *["progress_ledger_updated"] * 3]
     asked = [event.data for event in result if event.type == "group_chat"]
-    assert [(each.round_index, each.participant_name) for each in asked] == [
-        *[(1, "ada")] * 2,
-        *[(2, "bob")] * 2,
-    ]
+    assert [(each.round_index, each.participant_name) for each in asked] == [*[(1, "ada")] * 2, *[(2, "bob")] * 2]
 
 
 async def test_a_manager_is_shown_all_that_was_said_and_the_others_what_one_has_said() -> None:

@@ -70,11 +70,7 @@ async def test_a_turn_that_failed_is_heard_and_counted_once(
     ]
     assert [
         (event.data.round_index, event.data.participant_name) for event in result if event.type == "group_chat"
-    ] == [
-        (1, "ada"),
-        (2, "bob"),
-        (2, "bob"),
-    ]
+    ] == [(1, "ada"), (2, "bob"), (2, "bob")]
 
 
 async def test_a_task_whose_plan_failed_is_planned_when_the_run_goes_on() -> None:

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCES = Path(perdure.__file__).parent
-PACKAGES = {
-    "orchestrations": frozenset[str](),
-    "agent_workflows": frozenset({"perdure.threads"}),
-}
+PACKAGES = {"orchestrations": frozenset[str](), "agent_workflows": frozenset({"perdure.threads"})}
 """By package: the public modules that it uses besides `perdure`."""
 PUBLIC = {"perdure": frozenset(perdure.__all__), "perdure.threads": frozenset(perdure.threads.__all__)}
 OTHERS = frozenset({"jsonschema", "pydantic", "pydantic_core", "typing_extensions"})

@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from shapes import Tally, asking, counting
 
-from perdure import (
-    CheckpointDamagedError,
-    FileCheckpointStorage,
-    SqliteCheckpointStorage,
-    WorkflowCheckpointException,
-)
+from perdure import CheckpointDamagedError, FileCheckpointStorage, SqliteCheckpointStorage, WorkflowCheckpointException
 
 if TYPE_CHECKING:
     from collections.abc import Callable

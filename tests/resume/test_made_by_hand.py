@@ -57,9 +57,7 @@ async def test_a_checkpoint_made_by_hand_is_saved_and_resumed(storage: Storage) 
 async def test_its_messages_are_routed_along_the_edges(storage: Storage) -> None:
     workflow = uneven(storage)
     checkpoint = made(
-        workflow,
-        messages={"s": [WorkflowMessage("xs", "s")], "m": [WorkflowMessage("xlm", "m")]},
-        iteration_count=3,
+        workflow, messages={"s": [WorkflowMessage("xs", "s")], "m": [WorkflowMessage("xlm", "m")]}, iteration_count=3
     )
     await storage.save(checkpoint)
     assert (await workflow.run(checkpoint_id=checkpoint.checkpoint_id)).get_outputs() == ["xs+xlm"]

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from shapes import Clerk, Tally, asking, counting
 
-from perdure import (
-    CheckpointNotFoundError,
-    FullHistory,
-    KeepFor,
-    KeepLast,
-    LatestOnly,
-    Retention,
-    WorkflowBuilder,
-)
+from perdure import CheckpointNotFoundError, FullHistory, KeepFor, KeepLast, LatestOnly, Retention, WorkflowBuilder
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:

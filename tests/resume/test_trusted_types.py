@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Never
 import pytest
 from pydantic import BaseModel
 
-from perdure import (
-    EncodeError,
-    Executor,
-    UntrustedTypeError,
-    WorkflowBuilder,
-    WorkflowContext,
-    handler,
-    register_type,
-)
+from perdure import EncodeError, Executor, UntrustedTypeError, WorkflowBuilder, WorkflowContext, handler, register_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable

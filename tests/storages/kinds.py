@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.postgres_server import binaries, shared_server
 from tests.soak import MEMORY
 
-from perdure import (
-    FileCheckpointStorage,
-    InMemoryCheckpointStorage,
-    PostgresCheckpointStorage,
-    SqliteCheckpointStorage,
-)
+from perdure import FileCheckpointStorage, InMemoryCheckpointStorage, PostgresCheckpointStorage, SqliteCheckpointStorage
 
 if TYPE_CHECKING:
     from pathlib import Path

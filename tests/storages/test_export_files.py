@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.storages.errands import wait_and_ask
 
-from perdure import (
-    InMemoryCheckpointStorage,
-    WorkflowBuilder,
-    WorkflowCheckpointException,
-    WorkflowContext,
-    executor,
-)
+from perdure import InMemoryCheckpointStorage, WorkflowBuilder, WorkflowCheckpointException, WorkflowContext, executor
 from perdure.checkpoint import lines_of, read_archive
 from perdure.records import Archive, ArchivedCheckpoint, Blob, Command, Halt, Manifest, RunRecord
 

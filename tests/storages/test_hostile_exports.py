@@ -223,8 +223,7 @@ def mutated(choice: random.Random, archive: Archive) -> Archive:
             return replace(archive, record=replace(archive.record, **{name: status if name == "status" else value}))
     changed_checkpoint = replace(checkpoint, manifest=new)
     return replace(
-        archive,
-        checkpoints=tuple(changed_checkpoint if one is checkpoint else one for one in archive.checkpoints),
+        archive, checkpoints=tuple(changed_checkpoint if one is checkpoint else one for one in archive.checkpoints)
     )
 
 

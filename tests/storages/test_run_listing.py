@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.storages.kinds import KINDS, opened
 
-from perdure import (
-    Executor,
-    RunNotFoundError,
-    Workflow,
-    WorkflowBuilder,
-    WorkflowContext,
-    handler,
-    response_handler,
-)
+from perdure import Executor, RunNotFoundError, Workflow, WorkflowBuilder, WorkflowContext, handler, response_handler
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:

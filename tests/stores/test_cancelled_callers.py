@@ -52,13 +52,7 @@ class Troubled(SqlBackend):
 
     @override
     def acquire(
-        self,
-        run_id: str,
-        *,
-        create: NewRun | None,
-        takeover: bool,
-        token: int | None,
-        tried: list[Lease] | None = None,
+        self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None, tried: list[Lease] | None = None
     ) -> Lease:
         self.leases += 1
         lease = super().acquire(run_id, create=create, takeover=takeover, token=token, tried=tried)

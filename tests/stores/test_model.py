@@ -31,17 +31,7 @@ from perdure.errors import (
     StaleHeadError,
     WorkflowCheckpointException,
 )
-from perdure.records import (
-    Blob,
-    Command,
-    EventBatch,
-    FullHistory,
-    JournalRecord,
-    KeepLast,
-    Mark,
-    NewEvents,
-    Retention,
-)
+from perdure.records import Blob, Command, EventBatch, FullHistory, JournalRecord, KeepLast, Mark, NewEvents, Retention
 from perdure.storage import FileStore, MemoryStore, SqliteStore, is_host_store
 from perdure.testing.stores import ManualClock, RunDriver, halted, new_run, raw_blob, text_blob
 from perdure.testing.stores.base import comparable

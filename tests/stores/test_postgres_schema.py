@@ -16,12 +16,7 @@ import pytest
 from psycopg import sql
 from tests.postgres_server import needs_postgres, shared_server
 
-from perdure.errors import (
-    BlobDamagedError,
-    CheckpointDamagedError,
-    CheckpointWriteError,
-    WorkflowCheckpointException,
-)
+from perdure.errors import BlobDamagedError, CheckpointDamagedError, CheckpointWriteError, WorkflowCheckpointException
 from perdure.storage import PostgresStore
 from perdure.storage.postgres.target import escape_text, unescape_text
 from perdure.storage.sql.database import named_statements

@@ -11,12 +11,7 @@ import pytest
 
 from perdure.agents import Content, Message
 from perdure.testing.clock import ManualClock
-from perdure.threads import (
-    InMemorySessionStore,
-    ThreadConflictError,
-    ThreadMessageError,
-    ThreadNameError,
-)
+from perdure.threads import InMemorySessionStore, ThreadConflictError, ThreadMessageError, ThreadNameError
 
 if TYPE_CHECKING:
     from perdure.threads import SessionStore

@@ -17,13 +17,7 @@ from typing import Any
 from tests.waiting.scenes import HOUR, RUN_ID
 from tests.workflow.nodes import Context, ending, node
 
-from perdure import (
-    FileCheckpointStorage,
-    SqliteCheckpointStorage,
-    Workflow,
-    WorkflowBuilder,
-    WorkflowExecutor,
-)
+from perdure import FileCheckpointStorage, SqliteCheckpointStorage, Workflow, WorkflowBuilder, WorkflowExecutor
 from perdure.testing.clock import ManualClock
 
 

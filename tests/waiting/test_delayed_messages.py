@@ -41,11 +41,7 @@ async def test_messages_arrive_in_the_order_of_their_times(storage: MaybeStorage
     begun = clock.now()
     workflow, heard = chained(clock, storage(), 3, 1, 2)
     assert ended(await workflow.run("go")) is WorkflowRunState.IDLE
-    assert [(message, moment - begun) for message, moment in heard] == [
-        ("1", HOUR),
-        ("2", 2 * HOUR),
-        ("3", 3 * HOUR),
-    ]
+    assert [(message, moment - begun) for message, moment in heard] == [("1", HOUR), ("2", 2 * HOUR), ("3", 3 * HOUR)]
 
 
 async def test_messages_that_are_all_overdue_arrive_in_the_order_of_their_times(storage: Storage) -> None:

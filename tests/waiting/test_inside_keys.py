@@ -117,8 +117,7 @@ async def test_one_that_slept_while_others_came_goes_on_with_its_own_keys(storag
 
 
 @pytest.mark.parametrize(
-    ("home", "scope"),
-    [("1.0/sub#0", "1.0#0"), ("2.13/a/b#c#7", "2.13#7"), ("1.0#2:3.1/sub#0", "1.0#2:3.1#0")],
+    ("home", "scope"), [("1.0/sub#0", "1.0#0"), ("2.13/a/b#c#7", "2.13#7"), ("1.0#2:3.1/sub#0", "1.0#2:3.1#0")]
 )
 def test_a_scope_is_a_home_without_the_name_that_may_change(home: str, scope: str) -> None:
     assert scope_of(home) == scope

@@ -245,11 +245,7 @@ async def test_the_supersteps_since_the_last_input_count_from_the_wake() -> None
     def limited(doing: Doing) -> Workflow:
         one = node("node", doing)
         builder = WorkflowBuilder(
-            name="w",
-            start_executor=one,
-            max_iterations=3,
-            checkpoint_storage=InMemoryCheckpointStorage(),
-            clock=clock,
+            name="w", start_executor=one, max_iterations=3, checkpoint_storage=InMemoryCheckpointStorage(), clock=clock
         )
         return builder.add_edge(one, one).build()
 

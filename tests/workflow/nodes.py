@@ -32,13 +32,7 @@ Doing: TypeAlias = Callable[[Any, Context], Awaitable[None]]
 
 
 def node(
-    name: str,
-    do: Doing,
-    *,
-    takes: Any = Any,
-    sends: Any = Any,
-    yields: Any = Any,
-    max_concurrency: int = 1,
+    name: str, do: Doing, *, takes: Any = Any, sends: Any = Any, yields: Any = Any, max_concurrency: int = 1
 ) -> FunctionExecutor:
     """An executor that does this with each message."""
 

@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 from tests.workflow.nodes import Context, Gate, MaybeStorage, live_and_checkpointed, node, other_tasks, passing
 
-from perdure import (
-    InMemoryCheckpointStorage,
-    RunBusyError,
-    Workflow,
-    WorkflowBuilder,
-    WorkflowRunState,
-)
+from perdure import InMemoryCheckpointStorage, RunBusyError, Workflow, WorkflowBuilder, WorkflowRunState
 
 
 async def settled() -> None:

@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 from tests.workflow.nodes import Context, MaybeStorage, ending, live_and_checkpointed, node, passing, sending
 
-from perdure import (
-    FunctionExecutor,
-    InMemoryCheckpointStorage,
-    Workflow,
-    WorkflowBuilder,
-    WorkflowExecutor,
-    executor,
-)
+from perdure import FunctionExecutor, InMemoryCheckpointStorage, Workflow, WorkflowBuilder, WorkflowExecutor, executor
 
 
 class Meter:

@@ -60,13 +60,7 @@ def delete(worker: Any) -> None:
 
 @pytest.mark.parametrize(
     ("do", "name"),
-    [
-        (grow, "seen"),
-        (replace_it, "count"),
-        (replace_by_an_equal_one, "seen"),
-        (rename, "number"),
-        (delete, "seen"),
-    ],
+    [(grow, "seen"), (replace_it, "count"), (replace_by_an_equal_one, "seen"), (rename, "number"), (delete, "seen")],
 )
 async def test_the_first_change_of_an_executor_is_warned_of_once(do: Callable[[Any], None], name: str) -> None:
     (warning,) = await warnings_of(do)

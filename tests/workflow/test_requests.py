@@ -102,10 +102,7 @@ async def test_ids_are_given_to_requests_that_name_none_each_its_own(storage: Ma
 async def test_requests_may_be_answered_partly_and_in_any_order(storage: MaybeStorage) -> None:
     workflow = await asked(*(Question(name, str) for name in "abc"), storage=storage())
     first = await workflow.run(responses={"c": "3"})
-    assert (first.get_outputs(), first.get_final_state()) == (
-        [("c", "3")],
-        WorkflowRunState.IDLE_WITH_PENDING_REQUESTS,
-    )
+    assert (first.get_outputs(), first.get_final_state()) == ([("c", "3")], WorkflowRunState.IDLE_WITH_PENDING_REQUESTS)
     last = await workflow.run(responses={"b": "2", "a": "1"})
     assert last.get_outputs() == [("b", "2"), ("a", "1")]
     assert last.get_final_state() is WorkflowRunState.IDLE

@@ -5,17 +5,7 @@ import threading
 from typing import Any, Literal
 
 import pytest
-from tests.workflow.nodes import (
-    Context,
-    Doing,
-    MaybeStorage,
-    live_and_checkpointed,
-    node,
-    passing,
-    read,
-    sending,
-    told,
-)
+from tests.workflow.nodes import Context, Doing, MaybeStorage, live_and_checkpointed, node, passing, read, sending, told
 
 from perdure import (
     InMemoryCheckpointStorage,

@@ -5,14 +5,7 @@ from typing import Any
 import pytest
 from tests.workflow.nodes import MaybeStorage, ending, live_and_checkpointed, passing, told
 
-from perdure import (
-    Executor,
-    InMemoryCheckpointStorage,
-    RunExistsError,
-    WorkflowBuilder,
-    WorkflowContext,
-    handler,
-)
+from perdure import Executor, InMemoryCheckpointStorage, RunExistsError, WorkflowBuilder, WorkflowContext, handler
 
 
 class Counter(Executor):

@@ -32,14 +32,7 @@ def driver(*, streaming: bool) -> RunLoop:
     graph = WorkflowBuilder(start_executor=a).add_edge(a, b).build().graph
     values = LiveValues()
     snapshot = begin_turn(Snapshot(), target_id="a", value=values.fix(1, "message"))
-    return RunLoop(
-        graph=graph,
-        snapshot=snapshot,
-        values=values,
-        committer=None,
-        root_id="run",
-        streaming=streaming,
-    )
+    return RunLoop(graph=graph, snapshot=snapshot, values=values, committer=None, root_id="run", streaming=streaming)
 
 
 async def batches_of(driver: RunLoop) -> list[list[WorkflowEvent[Any]]]:

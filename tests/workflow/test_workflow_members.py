@@ -5,15 +5,7 @@ import json
 
 from tests.workflow.nodes import Gate, ending, failing, passing, read
 
-from perdure import (
-    Executor,
-    Workflow,
-    WorkflowBuilder,
-    WorkflowContext,
-    WorkflowExecutor,
-    WorkflowRunState,
-    handler,
-)
+from perdure import Executor, Workflow, WorkflowBuilder, WorkflowContext, WorkflowExecutor, WorkflowRunState, handler
 
 
 class First(Executor):
@@ -91,10 +83,7 @@ def test_as_a_dict_it_tells_the_definition() -> None:
         "max_iterations": 9,
         "description": "two in a row",
     }
-    assert told["executors"] == {
-        "first": {"id": "first", "type": "First"},
-        "last": {"id": "last", "type": "Last"},
-    }
+    assert told["executors"] == {"first": {"id": "first", "type": "First"}, "last": {"id": "last", "type": "Last"}}
     assert [group["type"] for group in told["edge_groups"]].count("SingleEdgeGroup") == 1
     assert (told["output_executors"], told["intermediate_executors"]) == (None, None)
     assert json.loads(workflow.to_json()) == told

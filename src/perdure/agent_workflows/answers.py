@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -30,23 +30,17 @@ from perdure.agent_workflows.definition.values import (
     MATCHED_TYPE,
     RESULT,
     Handoffs,
+    Node,
+    Output,
+    Shape,
     StructuredOutput,
     TextOutput,
     UnionOutput,
 )
-from perdure.agent_workflows.outputs import (
-    correct_outputs,
-    json_text,
-    main_key,
-    parse_value,
-    title_of,
-)
+from perdure.agent_workflows.outputs import correct_outputs, json_text, main_key, parse_value, title_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-
     from perdure import AgentExecutorResponse, Content, FunctionInvocationContext, SupportsAgentRun
-    from perdure.agent_workflows.definition.values import Node, Output, Shape
 
 _CHOSEN: Final = "chosen"
 _VALUE: Final = "value"

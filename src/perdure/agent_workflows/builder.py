@@ -32,6 +32,9 @@ from perdure.agent_workflows.definition.values import (
     Iterations,
     Node,
     OnError,
+    Output,
+    Predicate,
+    Shape,
     StructuredOutput,
     TextOutput,
     UnionOutput,
@@ -41,10 +44,10 @@ from perdure.agent_workflows.errors import AgentWorkflowBuildError, AgentWorkflo
 from perdure.agent_workflows.graph import Parts
 from perdure.agent_workflows.node import AgentNode
 from perdure.agent_workflows.outputs import title_of
-from perdure.agent_workflows.stores import LATEST, open_store, retention_of
+from perdure.agent_workflows.stores import LATEST, Keep, open_store, retention_of
 from perdure.agent_workflows.validation import check_kinds, structure_problems
 from perdure.agent_workflows.workflow import AgentWorkflow
-from perdure.threads import FileSessionStore, InMemorySessionStore, SqliteSessionStore
+from perdure.threads import FileSessionStore, InMemorySessionStore, SessionStore, SqliteSessionStore
 
 if TYPE_CHECKING:
     import os
@@ -52,9 +55,6 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from perdure import CheckpointStorage, Clock, SupportsChatGetResponse
-    from perdure.agent_workflows.definition.values import Output, Predicate, Shape
-    from perdure.agent_workflows.stores import Keep
-    from perdure.threads import SessionStore
 
     AgentLike: TypeAlias = SupportsAgentRun | AgentConfig | AgentWorkflow
     OnErrorLike: TypeAlias = Literal["stop", "skip_dependents", "isolate"] | OnError

@@ -9,7 +9,7 @@ AgentWorkflowError             (a WorkflowException)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from perdure import WorkflowException
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta  # noqa: TC003 - RunOptions is read at run time
@@ -24,17 +24,13 @@ from perdure import (
 from perdure.agent_workflows.conductor.conductor import RESULT_PROPERTY
 from perdure.agent_workflows.conductor.state import ExecutionState, completion_event, make_result
 from perdure.agent_workflows.errors import AgentWorkflowError, ExecutionNotFoundError, describe, quoted
-from perdure.agent_workflows.graph import keep_waiting
-from perdure.agent_workflows.messages import AgentWorkflowResult
+from perdure.agent_workflows.graph import Parts, keep_waiting
+from perdure.agent_workflows.messages import AgentWorkflowResult, ExecutionStatus
 from perdure.agent_workflows.stores import answered_requests, find_run, latest_execution, require_execution
 from perdure.agent_workflows.validation import CONDUCTOR
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
-
     from perdure import State, Workflow, WorkflowRunResult
-    from perdure.agent_workflows.graph import Parts
-    from perdure.agent_workflows.messages import ExecutionStatus
 
 logger = logging.getLogger(__name__)
 

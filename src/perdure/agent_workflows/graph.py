@@ -23,13 +23,13 @@ from perdure import (
     WorkflowBuilder,
     normalize_messages,
 )
-from perdure.agent_workflows.conductor.conductor import Conductor
+from perdure.agent_workflows.conductor.conductor import Conductor, OutputForm
 from perdure.agent_workflows.conductor.conversations import Conversations
 from perdure.agent_workflows.definition.document import to_config
 from perdure.agent_workflows.errors import AgentWorkflowError
 from perdure.agent_workflows.messages import NodeApprovalRequest
 from perdure.agent_workflows.node import TIMED_OUT, AgentNode
-from perdure.agent_workflows.plan import plan_of
+from perdure.agent_workflows.plan import Plan, plan_of
 from perdure.agent_workflows.stores import DefinitionStore, origins_of
 
 if TYPE_CHECKING:
@@ -45,9 +45,7 @@ if TYPE_CHECKING:
         SupportsAgentRun,
         WorkflowRunResult,
     )
-    from perdure.agent_workflows.conductor.conductor import OutputForm
     from perdure.agent_workflows.definition.values import Definition
-    from perdure.agent_workflows.plan import Plan
     from perdure.threads import SessionStore
 
 logger = logging.getLogger(__name__)

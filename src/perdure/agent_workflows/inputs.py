@@ -9,7 +9,7 @@ In a template, `{{name}}` is a value, `{{name?}}` is empty if there is none, and
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
@@ -17,14 +17,11 @@ from weakref import WeakKeyDictionary
 
 from perdure import Message
 from perdure.agent_workflows.definition.conditions import MISSING, look_inside
-from perdure.agent_workflows.definition.values import INPUT, START
+from perdure.agent_workflows.definition.values import INPUT, START, Node
 from perdure.agent_workflows.errors import MissingInputError, quoted
 from perdure.agent_workflows.outputs import find_dead_end, json_text, main_key, readable_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from perdure.agent_workflows.definition.values import Node
     from perdure.agent_workflows.messages import NodeOutput
     from perdure.agent_workflows.plan import Plan
 

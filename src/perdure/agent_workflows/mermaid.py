@@ -10,12 +10,11 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING, Final
 
-from perdure.agent_workflows.definition.values import END, START, Handoffs, predicate_name, predicate_parts
+from perdure.agent_workflows.definition.values import END, START, Edge, Handoffs, Node, predicate_name, predicate_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from perdure.agent_workflows.definition.values import Edge, Node
     from perdure.agent_workflows.plan import Plan
 
 _LABEL_LENGTH_MAX: Final = 80

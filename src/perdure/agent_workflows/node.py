@@ -24,7 +24,7 @@ from perdure import (
     handler,
     resolve_agent_id,
 )
-from perdure.agent_workflows.answers import AnswerReader, call_ids, choices_of, configure_agent
+from perdure.agent_workflows.answers import Answer, AnswerReader, call_ids, choices_of, configure_agent
 from perdure.agent_workflows.definition.conditions import Condition
 from perdure.agent_workflows.errors import AgentWorkflowError
 from perdure.agent_workflows.messages import NodeApprovalRequest, NodeApprovalResponse, NodeResult, NodeTask
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from perdure import SupportsAgentRun
-    from perdure.agent_workflows.answers import Answer
     from perdure.agent_workflows.conductor.conversations import Conversations
     from perdure.agent_workflows.definition.values import Approval, Node
 

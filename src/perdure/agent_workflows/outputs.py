@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
@@ -21,16 +21,14 @@ from perdure.agent_workflows.definition.values import (
     MATCHED_TYPE,
     RESULT,
     Handoffs,
+    Node,
+    Output,
+    Shape,
     StructuredOutput,
     TextOutput,
     UnionOutput,
 )
 from perdure.agent_workflows.errors import quoted
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from perdure.agent_workflows.definition.values import Node, Output, Shape
 
 _FAULTS_MAX: Final = 20
 

@@ -14,12 +14,11 @@ from hashlib import sha256
 from math import inf
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
-from perdure.agent_workflows.definition.values import END, START, Edge
+from perdure.agent_workflows.definition.values import END, START, Definition, Edge, Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
-    from perdure.agent_workflows.definition.values import Definition, Node
 
 KeyT = TypeVar("KeyT", bound="Hashable")
 EdgeKey: TypeAlias = tuple[str, str]

@@ -23,7 +23,7 @@ from perdure.agent_workflows.definition.values import (
     TextOutput,
     UnionOutput,
 )
-from perdure.agent_workflows.errors import path_of, problems_in, quoted
+from perdure.agent_workflows.errors import Place, path_of, problems_in, quoted
 from perdure.agent_workflows.inputs import input_problems
 from perdure.agent_workflows.outputs import find_dead_end, output_keys, readable_keys, title_of
 from perdure.agent_workflows.plan import plan_of, reach
@@ -31,7 +31,6 @@ from perdure.agent_workflows.plan import plan_of, reach
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from perdure.agent_workflows.errors import Place
 
 CONDUCTOR: Final = "conductor"
 """The id of the executor that starts the nodes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, overload
 
@@ -12,14 +12,13 @@ from typing_extensions import Unpack
 from perdure import WorkflowExecutor
 from perdure.agent_workflows.definition.document import Exported, config_schema, definition_of, read_text, to_config
 from perdure.agent_workflows.errors import AgentWorkflowError
-from perdure.agent_workflows.execution import RUN_ERRORS, Runner, require_request, translate
-from perdure.agent_workflows.graph import AgentOfWorkflow, CallableWorkflow
+from perdure.agent_workflows.execution import RUN_ERRORS, ResumeOptions, Runner, RunOptions, require_request, translate
+from perdure.agent_workflows.graph import AgentOfWorkflow, CallableWorkflow, Parts
 from perdure.agent_workflows.mermaid import to_mermaid
-from perdure.agent_workflows.stores import DefinitionStore, executions_of, open_store, require_execution
+from perdure.agent_workflows.stores import DefinitionStore, Keep, executions_of, open_store, require_execution
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncGenerator, Coroutine
 
     from perdure import (
         CheckpointStorage,
@@ -37,10 +36,7 @@ if TYPE_CHECKING:
     from perdure.agent_workflows.builder import AgentWorkflowBuilder
     from perdure.agent_workflows.definition.conditions import Condition
     from perdure.agent_workflows.definition.values import AgentConfig, Definition
-    from perdure.agent_workflows.execution import ResumeOptions, RunOptions
-    from perdure.agent_workflows.graph import Parts
     from perdure.agent_workflows.messages import AgentWorkflowResult
-    from perdure.agent_workflows.stores import Keep
     from perdure.threads import SessionStore
 
 EventT = TypeVar("EventT")

@@ -71,12 +71,7 @@ from perdure.agents.messages.responses import (
     ResponseFormat,
     token_spending,
 )
-from perdure.agents.messages.structured import (
-    InvalidValueError,
-    json_schema_faults,
-    parse_answer,
-    value_faults,
-)
+from perdure.agents.messages.structured import InvalidValueError, json_schema_faults, parse_answer, value_faults
 from perdure.agents.sessions.providers import (
     ContextProvider,
     FileHistoryProvider,
@@ -102,10 +97,4 @@ from perdure.agents.turn.loop import (
     FunctionInvocationLayer,
     normalize_function_invocation_configuration,
 )
-from perdure.agents.turn.recording import (
-    Turn,
-    current_turn,
-    record_stream,
-    return_requests,
-    use_turn,
-)
+from perdure.agents.turn.recording import Turn, current_turn, record_stream, return_requests, use_turn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, cast, overload, runtime_checkable
@@ -13,11 +13,17 @@ from typing_extensions import TypedDict, Unpack
 
 from perdure.agents.agent_run import AgentRun
 from perdure.agents.agent_tool import agent_mcp_server, agent_tool
-from perdure.agents.client.base import BaseChatClient, OptionsT
-from perdure.agents.client.middleware import AgentContext, call_through, categorize_middleware, list_middleware
+from perdure.agents.client.base import BaseChatClient, OptionsT, SupportsChatGetResponse
+from perdure.agents.client.middleware import (
+    AgentContext,
+    MiddlewareTypes,
+    call_through,
+    categorize_middleware,
+    list_middleware,
+)
 from perdure.agents.client.options import merge_options
 from perdure.agents.client.streaming import forward_stream
-from perdure.agents.messages.message import normalize_messages
+from perdure.agents.messages.message import AgentRunInputs, normalize_messages
 from perdure.agents.messages.responses import AgentResponse, declare_format
 from perdure.agents.sessions.session import AgentSession
 from perdure.agents.tools.context import is_server
@@ -27,14 +33,9 @@ from perdure.agents.turn.recording import Turn, is_returning_requests
 from perdure.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from perdure.agents.agent_run import AgentStream
-    from perdure.agents.client.base import SupportsChatGetResponse
     from perdure.agents.client.compaction import CompactionStrategy
-    from perdure.agents.client.middleware import MiddlewareTypes
     from perdure.agents.client.tokens import TokenizerProtocol
-    from perdure.agents.messages.message import AgentRunInputs
     from perdure.agents.sessions.providers import ContextProvider
 
 _UNNAMED = "agent"

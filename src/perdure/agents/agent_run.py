@@ -10,8 +10,9 @@ from perdure.agents.client.base import BaseChatClient, ask_model, ask_model_stre
 from perdure.agents.client.options import merge_options
 from perdure.agents.client.streaming import chat_stream, forward_stream
 from perdure.agents.client.tokens import TokenCounter
-from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate
+from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate
 from perdure.agents.sessions.providers import (
+    ContextProvider,
     HistoryPerCall,
     HistoryProvider,
     InMemoryHistoryProvider,
@@ -22,7 +23,7 @@ from perdure.agents.sessions.providers import (
 from perdure.agents.sessions.session import AgentSession
 from perdure.agents.tools.context import expand_tools, is_server, join_tools
 from perdure.agents.tools.tool import normalize_tools
-from perdure.agents.turn.recording import use_turn
+from perdure.agents.turn.recording import Turn, use_turn
 from perdure.errors import AgentInvalidRequestException
 
 if TYPE_CHECKING:
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 
     from perdure.agents.agent import Agent
     from perdure.agents.client.middleware import AgentContext
-    from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate
-    from perdure.agents.sessions.providers import ContextProvider
-    from perdure.agents.turn.recording import Turn
     from perdure.streams import ResponseStream
 
     AgentStream = ResponseStream[AgentResponseUpdate, AgentResponse[Any]]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perdure.agents.messages.message import Message
 from perdure.agents.sessions.session import AgentSession
-from perdure.agents.tools.tool import FunctionInvocationContext, FunctionTool
+from perdure.agents.tools.tool import ApprovalMode, FunctionInvocationContext, FunctionTool
 from perdure.agents.turn.approvals import APPROVALS_KEY, APPROVED_CALLS_KEY
 from perdure.agents.turn.recording import return_requests
 from perdure.errors import ToolExecutionException, UserInputRequiredException
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from mcp_types import CallToolRequestParams
 
     from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate
-    from perdure.agents.tools.tool import ApprovalMode
 
     StreamCallback = Callable[[AgentResponseUpdate], Awaitable[None] | None]
 

@@ -175,14 +175,7 @@ _LINES: Mapping[str, Mapping[str, _Kind]] = {
     },
     "part": {"hash": _TEXT, "kind": _BLOB_KIND, "refs": _REFS, "data": _DATA},
     "journal": {"key": _TEXT, "refs": _REFS, "data": _DATA},
-    "command": {
-        "id": _TEXT,
-        "kind": _TEXT,
-        "number": _NUMBER,
-        "expects": _EXPECTS,
-        "refs": _REFS,
-        "data": _DATA,
-    },
+    "command": {"id": _TEXT, "kind": _TEXT, "number": _NUMBER, "expects": _EXPECTS, "refs": _REFS, "data": _DATA},
     "events": {"checkpoint_id": _TEXT, "first": _NUMBER, "count": _NUMBER, "refs": _REFS, "data": _DATA},
 }
 

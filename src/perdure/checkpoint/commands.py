@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import typing_extensions
 
 from perdure.checkpoint.answer_check import Schema, check_against
-from perdure.codec import MALFORMED, DamagedPartError, Kept, document, loads, read_document
+from perdure.codec import MALFORMED, Codec, DamagedPartError, Encoded, Kept, document, loads, read_document
 from perdure.data_classes import value_class
 from perdure.errors import CheckpointDamagedError
 from perdure.records import Command
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pydantic.json_schema import GenerateJsonSchema
     from pydantic_core import core_schema
 
-    from perdure.codec import Codec, Encoded
 
 _SHOWN_LENGTH_MAX = 80
 

@@ -9,8 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.data_classes import new_dict, value_class
 from perdure.errors import IncompatibleTypeError, UntrustedTypeError, WorkflowCheckpointException
-from perdure.graph import INTERNAL_SOURCE_ID, SHARED_SCOPE, FanInEdgeGroup, private_owner, private_scope, wiring
-from perdure.kernel import Delivery
+from perdure.graph import (
+    INTERNAL_SOURCE_ID,
+    SHARED_SCOPE,
+    Executor,
+    FanInEdgeGroup,
+    Graph,
+    Migration,
+    Route,
+    Upgrade,
+    private_owner,
+    private_scope,
+    wiring,
+)
+from perdure.kernel import Delayed, Delivery, Request, Snapshot, StateKey
 from perdure.typenames import describe, type_of
 from perdure.types import is_instance_of, is_type_compatible
 
@@ -18,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from perdure.codec import Values
-    from perdure.graph import Executor, Graph, Migration, Route, Upgrade
-    from perdure.kernel import Delayed, Request, Snapshot, StateKey
 
 _NUMBERED = re.compile(r"(.*?)(#\d+(?:/.*)?)\Z", re.DOTALL)
 """An executor's id, and its number with everything after it."""

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from perdure.checkpoint.commands import schema_of, shown
 from perdure.codec import (
     INLINE_LENGTH_MAX,
+    Codec,
     Encoded,
     Kept,
     as_kept,
@@ -45,7 +46,6 @@ from perdure.types import is_instance_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from perdure.codec import Codec
 
 OUTPUT_LENGTH_MAX = 256
 """The limit for inline outputs is lower, because a chunk is written again with each output added to it."""

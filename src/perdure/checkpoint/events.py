@@ -7,9 +7,10 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.checkpoint.documents import EVENT, DocumentReader, event_tree
+from perdure.checkpoint.documents import EVENT, DocumentReader, Tree, event_tree
 from perdure.codec import (
     MALFORMED,
+    Codec,
     DamagedPartError,
     DataclassKind,
     Kept,
@@ -24,15 +25,12 @@ from perdure.data_classes import value_class
 from perdure.errors import CheckpointDamagedError, IncompatibleTypeError, UntrustedTypeError
 from perdure.events import CheckpointInfo, Undecoded, WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
 from perdure.failures import Failure
-from perdure.records import NewEvents
+from perdure.records import EventBatch, NewEvents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from perdure.checkpoint.documents import Tree
-    from perdure.codec import Codec
     from perdure.kernel import PendingEvent, Request
-    from perdure.records import EventBatch
 
 _OF_THE_ENGINE: frozenset[str] = frozenset(
     (

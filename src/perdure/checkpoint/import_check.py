@@ -13,18 +13,16 @@ from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.commands import AnswerCommand, answer_id, read_command
-from perdure.checkpoint.documents import DocumentReader, require_form, require_moment, tree_of
+from perdure.checkpoint.documents import DocumentReader, Entry, require_form, require_moment, tree_of
 from perdure.checkpoint.events import EventReader
 from perdure.checkpoint.manifest import Reader, entries_of, header_of, origin_of
 from perdure.checkpoint.record import SAVED_FIELDS_PATH, saved_fields
-from perdure.codec import MALFORMED, DamagedPartError, every_reference, form_codec, loads, references
+from perdure.codec import MALFORMED, Codec, DamagedPartError, every_reference, form_codec, loads, references
 from perdure.errors import CheckpointDamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping
 
-    from perdure.checkpoint.documents import Entry
-    from perdure.codec import Codec
     from perdure.records import Archive, Manifest
 
 UNFOLDED_SIZE_MAX = 32 * 1024 * 1024

@@ -13,6 +13,8 @@ from perdure.checkpoint.documents import (
     OUTPUT,
     REQUEST,
     DocumentReader,
+    Entry,
+    Tree,
     event_tree,
     inline,
     request_tree,
@@ -24,8 +26,10 @@ from perdure.codec import (
     Codec,
     CodedValues,
     DataclassKind,
+    Encoded,
     Kept,
     Trust,
+    Values,
     as_kept,
     document,
     dumps,
@@ -36,21 +40,15 @@ from perdure.codec import (
 )
 from perdure.data_classes import new_dict, value_class
 from perdure.errors import CheckpointDamagedError, EncodeError
-from perdure.kernel import ActivationResult, Effects, UnroutedMessage, Write
+from perdure.kernel import Activation, ActivationResult, Effects, Moment, PendingEvent, Snapshot, UnroutedMessage, Write
 from perdure.records import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from perdure.checkpoint.documents import Entry, Tree
-    from perdure.codec import Encoded
-    from perdure.kernel import Activation, PendingEvent, Snapshot
-
     ReadT = TypeVar("ReadT")
     from collections.abc import Iterable, Iterator
 
-    from perdure.codec import Values
-    from perdure.kernel import Moment
 
 _CHILD = "child/-/"
 _SHORT_LENGTH_MAX = 256

@@ -11,19 +11,16 @@ from contextlib import contextmanager
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from perdure.checkpoint.documents import DocumentReader, require_form, tree_of
-from perdure.codec import MALFORMED, DamagedPartError, Encoded, document, dumps, loads, verified
+from perdure.checkpoint.documents import DocumentReader, Entry, require_form, tree_of
+from perdure.codec import MALFORMED, Codec, DamagedPartError, Encoded, document, dumps, loads, verified
 from perdure.data_classes import new_dict, value_class
 from perdure.errors import CheckpointDamagedError, PartDamagedError, WorkflowCheckpointException
-from perdure.records import Blob, NewRun
+from perdure.records import Blob, Manifest, NewRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
-    from perdure.checkpoint.documents import Entry
-    from perdure.codec import Codec
     from perdure.kernel import Answered, Snapshot, Trail
-    from perdure.records import Manifest
 
 FORMAT = 2
 

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.manifest import Reader, header_of, naming
 from perdure.clock import SystemClock
-from perdure.codec import CodedValues, DamagedPartError, Kept, decode, loads, read_document, register_type, verified
+from perdure.codec import (
+    Codec,
+    CodedValues,
+    DamagedPartError,
+    Kept,
+    Values,
+    decode,
+    loads,
+    read_document,
+    register_type,
+    verified,
+)
 from perdure.data_classes import new_dict, value_class
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.events import (
@@ -25,7 +36,6 @@ from perdure.graph import INTERNAL_SOURCE_ID, SHARED_SCOPE, FailedMessage, Messa
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from perdure.codec import Codec, Values
     from perdure.kernel import Delivery, Request, Snapshot
     from perdure.records import Manifest
 

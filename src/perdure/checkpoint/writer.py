@@ -11,20 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from perdure.checkpoint.documents import DELAYED, DELIVERY, OUTPUT, SUSPENDED, fan_in_tree, request_tree
-from perdure.checkpoint.manifest import FORMAT, WrittenCheckpoint, gathered, pieces_text
-from perdure.codec import as_kept, document, dumps
+from perdure.checkpoint.manifest import FORMAT, Contents, WrittenCheckpoint, gathered, pieces_text
+from perdure.codec import Codec, Encoded, as_kept, document, dumps
 from perdure.data_classes import new_dict, new_list, new_set, value_class
-from perdure.kernel import Limits, Snapshot
-from perdure.records import Blob, Manifest, digest
+from perdure.kernel import Limits, Snapshot, Trail
+from perdure.records import Blob, Manifest, NewRun, digest
 from perdure.typenames import describe_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from perdure.checkpoint.manifest import Contents
-    from perdure.codec import Codec, Encoded
-    from perdure.kernel import Trail
-    from perdure.records import NewRun
 
 PIECE_LENGTH_MAX = 1024
 """A longer text becomes a blob, however often it changes."""

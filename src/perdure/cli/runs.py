@@ -64,12 +64,7 @@ async def runs(
         while left is None or left > 0:
             size = _PAGE if left is None else min(left, _PAGE)
             page = await context.storage.runs(
-                workflow,
-                cast("list[RunStatus] | None", status),
-                order=order,
-                limit=size,
-                after=after,
-                **chosen,
+                workflow, cast("list[RunStatus] | None", status), order=order, limit=size, after=after, **chosen
             )
             for run in page:
                 yield run_view(run)

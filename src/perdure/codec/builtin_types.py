@@ -30,6 +30,7 @@ from perdure.codec.writer import (
     LEAF_LENGTH_MIN,
     ElementTexts,
     Leaf,
+    Memo,
     ValueWriter,
     Write,
     quote,
@@ -43,7 +44,6 @@ from perdure.records import Blob
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from perdure.codec.writer import Memo
 
 RAW_LENGTH_MAX = 1024
 """Longer bytes become a blob of their own."""

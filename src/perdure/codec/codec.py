@@ -13,13 +13,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from perdure.codec.builtin_types import (
-    BUILTIN_KINDS,
-    BUILTIN_TAGS,
-    RAW_LENGTH_MAX,
-    bytes_leaf,
-    write_fixed_offset,
-)
+from perdure.codec.builtin_types import BUILTIN_KINDS, BUILTIN_TAGS, RAW_LENGTH_MAX, bytes_leaf, write_fixed_offset
 from perdure.codec.encoded import Encoded, dumps
 from perdure.codec.errors import Fault, Refusal, explained, refused
 from perdure.codec.log import LOG_KINDS, LOG_TAGS

@@ -132,10 +132,7 @@ _Place: TypeAlias = "tuple[Blob | None, Iterator[str], Mapping[str, Blob], Mappi
 
 
 def _walked(
-    refs: Iterable[str],
-    blobs: Mapping[str, Blob],
-    branches: Mapping[str, LogNode],
-    is_known: Callable[[str], bool],
+    refs: Iterable[str], blobs: Mapping[str, Blob], branches: Mapping[str, LogNode], is_known: Callable[[str], bool]
 ) -> Iterator[Blob]:
     """Walk from the leaves up, without recursion, because nested values may be deep."""
     seen: set[str] = set()

@@ -10,14 +10,13 @@ import io
 import types
 from typing import TYPE_CHECKING, Any
 
-from perdure.codec.trust import is_data_type, stored_name
+from perdure.codec.trust import Trust, is_data_type, stored_name
 from perdure.errors import CheckpointDamagedError, IncompatibleTypeError, UntrustedTypeError
 from perdure.typenames import type_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure.codec.trust import Trust
 
 _STEPS_AT_EACH_END = 10
 

@@ -242,5 +242,5 @@ def _numbers(numbers: Iterable[int]) -> str:
 LOG_KINDS: Mapping[type, Write] = {Log: _write_log}
 
 LOG_TAGS: Mapping[str, Tag] = {
-    "log": Tag(_read_log, frozenset({"~", "chunks", "counts", "heights", "items", "sizes", "tail"}), keeps_chunks=True),
+    "log": Tag(_read_log, frozenset({"~", "chunks", "counts", "heights", "items", "sizes", "tail"}), keeps_chunks=True)
 }

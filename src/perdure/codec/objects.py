@@ -12,25 +12,20 @@ import pickle  # noqa: TID251 - for programs that opt in
 import types
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Flag
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from perdure.codec.builtin_types import read_bytes, write_bytes
 from perdure.codec.encoded import require
 from perdure.codec.errors import Misfit, Refusal, Untrusted, argument_step, attribute_step, unfit, untrusted
 from perdure.codec.reader import Node, Read, Reader, Tag
-from perdure.codec.trust import is_enum, is_model, is_named_tuple, registration, stored_name
+from perdure.codec.trust import Registration, is_enum, is_model, is_named_tuple, registration, stored_name
 from perdure.codec.writer import ValueWriter, Write, keeps_all_in_dict, never_copy, quote, type_of
 from perdure.log import Log
 from perdure.stored_names import find_pinned
 from perdure.typenames import describe, is_plain_generic, type_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from perdure.codec.trust import Registration
 
 
 class ObjectKind(ABC):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
-from perdure.codec.encoded import reference, require, verified
+from perdure.codec.encoded import Encoded, reference, require, verified
 from perdure.codec.errors import DamagedPartError, Fault, Untrusted, spelled
 from perdure.codec.writer import Chunk, Leaf, Uncopyable, copied, type_of
 from perdure.data_classes import new_dict, new_set, value_class
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from perdure.codec.codec import Codec
-    from perdure.codec.encoded import Encoded
     from perdure.codec.log import LogNode
 
 Node: TypeAlias = "dict[str, Any]"

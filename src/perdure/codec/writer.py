@@ -29,14 +29,13 @@ from perdure.codec.encoded import Encoded, reference
 from perdure.codec.errors import Refusal, no_step
 from perdure.codec.trust import is_enum, is_model
 from perdure.data_classes import new_dict, new_list, new_set
-from perdure.records import Blob
+from perdure.records import Blob, BlobKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from perdure.codec.codec import Codec
     from perdure.codec.log import LogNode
-    from perdure.records import BlobKind
 
 ATOMS: set[type] = {
     *(NoneType, bool, int, float, complex, str, bytes, EllipsisType, range),

@@ -21,33 +21,44 @@ from perdure.engine.questions import Question, Questions, Requests, require_appr
 from perdure.engine.state import StateView
 from perdure.engine.step_identity import skipped_steps
 from perdure.engine.steps import Steps
-from perdure.engine.suspension import Suspender, begin_sleep
+from perdure.engine.suspension import Suspender, Wait, begin_sleep
 from perdure.errors import BudgetExceededError
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
-from perdure.graph import Terms, TimersDue, enter, private_scope, require_no_result, wiring
+from perdure.graph import (
+    Executor,
+    Numbering,
+    OutputKind,
+    StepCall,
+    Terms,
+    TimersDue,
+    enter,
+    private_scope,
+    require_no_result,
+    wiring,
+)
 from perdure.kernel import (
+    Activation,
     ActivationResult,
     Effects,
+    Moment,
     Output,
     PendingEvent,
+    Request,
+    Snapshot,
     Suspension,
     UnroutedMessage,
     activation_id_of,
 )
 from perdure.records import digest
 from perdure.streams import has_pieces
-from perdure.tracing import NO_SPAN
+from perdure.tracing import NO_SPAN, Span
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from perdure.engine.superstep import ActivationContext
-    from perdure.engine.suspension import Wait
     from perdure.engine.tasks import RunningStep
-    from perdure.graph import Executor, Numbering, OutputKind, StepCall
-    from perdure.kernel import Activation, Moment, Request, Snapshot
-    from perdure.tracing import Span
 
 _ENGINE_ONLY = frozenset({"output", "intermediate", "started", "status", "failed", "attempt_discarded"})
 _COUNTED_BY_ENGINE = frozenset({"supersteps", "activations"})
@@ -544,11 +555,7 @@ class ActivationRecorder:
     # The end of the attempt.
 
     def finish(
-        self,
-        *,
-        earlier: Sequence[PendingEvent] = (),
-        warning: str | None = None,
-        is_called: bool = True,
+        self, *, earlier: Sequence[PendingEvent] = (), warning: str | None = None, is_called: bool = True
     ) -> ActivationResult:
         """Encode all effects as they are now and emit that the handler has returned.
 

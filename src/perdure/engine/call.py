@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from perdure.checkpoint import answer_id, shown
+from perdure.checkpoint import AnswerCommand, answer_id, shown
 from perdure.data_classes import new_dict, value_class
 from perdure.engine.inbox import accepted, checked_answer
 from perdure.engine.routing import accepts
@@ -23,19 +23,16 @@ from perdure.errors import (
     RequestError,
     UntrustedTypeError,
 )
-from perdure.graph import ABSENT, Executor, WorkflowMessage
-from perdure.kernel import Effects, Snapshot, answer, begin_turn, fold, plan, revoke_cancel
+from perdure.graph import ABSENT, Executor, Graph, WorkflowMessage
+from perdure.kernel import Effects, Limits, Request, Snapshot, answer, begin_turn, fold, plan, revoke_cancel
 from perdure.secrets import Secret
 from perdure.typenames import describe, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from perdure.checkpoint import AnswerCommand
     from perdure.codec import Kept, Values
     from perdure.engine.recovery import LoadedRun
-    from perdure.graph import Graph
-    from perdure.kernel import Limits, Request
     from perdure.records import Lease
 
 

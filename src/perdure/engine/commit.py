@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from perdure.checkpoint import event_batch, plain_data
-from perdure.codec import document, dumps, loads
-from perdure.engine.journal import TRACE, Journal
+from perdure.checkpoint import CheckpointWriter, event_batch, plain_data
+from perdure.codec import Values, document, dumps, loads
+from perdure.engine.journal import TRACE, Journal, JournalLog
 from perdure.errors import (
     AgentFrameworkException,
     CheckpointWriteError,
@@ -19,23 +19,17 @@ from perdure.errors import (
     UntrustedTypeError,
 )
 from perdure.events import CheckpointInfo, TakenOver, WorkflowEvent, WorkflowEventSource
-from perdure.kernel import PendingEvent
+from perdure.kernel import Output, PendingEvent, Request, Snapshot
 from perdure.metrics import measure
-from perdure.records import Commit, RunFacts
+from perdure.records import Command, Commit, HeadStatus, Lease, Manifest, RunFacts
 from perdure.storage import reads_at_once
 from perdure.streams import pieces_of
-from perdure.tracing import NO_SPAN, traced
+from perdure.tracing import NO_SPAN, Span, traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from perdure.checkpoint import CheckpointWriter
     from perdure.clock import Clock
-    from perdure.codec import Values
-    from perdure.engine.journal import JournalLog
-    from perdure.kernel import Output, Request, Snapshot
-    from perdure.records import Command, HeadStatus, Lease, Manifest
-    from perdure.tracing import Span
 
 
 FRAMEWORK = WorkflowEventSource.FRAMEWORK
@@ -264,10 +258,5 @@ def live_event(event: PendingEvent, values: Values) -> WorkflowEvent[Any]:
     except (UntrustedTypeError, IncompatibleTypeError):
         data = None  # a reader of the log sees it as plain data
     return WorkflowEvent(
-        event.type,
-        data,
-        executor_id=event.executor_id,
-        path=event.path,
-        iteration=event.iteration,
-        origin=FRAMEWORK,
+        event.type, data, executor_id=event.executor_id, path=event.path, iteration=event.iteration, origin=FRAMEWORK
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint import (
     AnswerCommand,
+    AnyCommand,
     CancelCommand,
     MessageCommand,
     answer_id,
@@ -16,7 +17,7 @@ from perdure.checkpoint import (
     read_command,
     request_event,
 )
-from perdure.clock import now, seconds_until
+from perdure.clock import Clock, now, seconds_until
 from perdure.data_classes import new_list, value_class
 from perdure.engine.commit import encode_data
 from perdure.engine.routing import accepts, fan_ins_of
@@ -30,21 +31,16 @@ from perdure.errors import (
     UntrustedTypeError,
 )
 from perdure.events import UndeliveredMessage
-from perdure.graph import Executor, WorkflowMessage, response_handler_of
-from perdure.kernel import Cancelled, PendingEvent, answer, begin_turn, receive, reopen, wake
-from perdure.records import Mark
+from perdure.graph import Executor, Graph, WorkflowMessage, response_handler_of
+from perdure.kernel import Cancelled, PendingEvent, Request, Snapshot, answer, begin_turn, receive, reopen, wake
+from perdure.records import Command, Mark
 from perdure.typenames import describe, type_of, with_article
 from perdure.types import is_instance_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from perdure.checkpoint import AnyCommand
-    from perdure.clock import Clock
     from perdure.codec import Values
-    from perdure.graph import Graph
-    from perdure.kernel import Request, Snapshot
-    from perdure.records import Command
     from perdure.storage import Binding, Store
 
 BY_DEADLINE = "its deadline"

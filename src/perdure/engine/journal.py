@@ -9,18 +9,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from perdure.checkpoint import JournalReader, activation_record, events_record, snapshot_record, stored_of
-from perdure.codec import Encoded, Kept, as_kept
+from perdure.codec import Codec, Encoded, Kept, as_kept
 from perdure.data_classes import new_dict, new_list, value_class
 from perdure.engine.tasks import finished
 from perdure.errors import AgentFrameworkException, CheckpointWriteError, EncodeError
-from perdure.records import JournalRecord
+from perdure.records import JournalRecord, Lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from perdure.codec import Codec
     from perdure.kernel import Activation, ActivationResult, PendingEvent, Snapshot
-    from perdure.records import Lease
     from perdure.storage import Store
 
 logger = logging.getLogger(__name__)

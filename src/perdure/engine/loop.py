@@ -7,9 +7,9 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from perdure.clock import SystemClock, seconds_until
+from perdure.clock import Clock, SystemClock, seconds_until
 from perdure.data_classes import new_dict, new_list
-from perdure.engine.commit import FRAMEWORK, live_event, pending_event, warning_event
+from perdure.engine.commit import FRAMEWORK, Committer, live_event, pending_event, warning_event
 from perdure.engine.journal import Journal
 from perdure.engine.routing import fan_ins_of, fold_superstep
 from perdure.engine.state import BudgetTracker, ChangeDetector
@@ -25,19 +25,15 @@ from perdure.errors import (
     WorkflowException,
 )
 from perdure.events import WorkflowEvent
-from perdure.kernel import PendingEvent, plan
-from perdure.tracing import NO_SPAN
+from perdure.kernel import ActivationResult, FanIn, Moment, PendingEvent, Snapshot, plan
+from perdure.tracing import NO_SPAN, Span
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
-    from perdure.clock import Clock
     from perdure.codec import Values
-    from perdure.engine.commit import Committer
     from perdure.engine.inbox import Inbox
     from perdure.graph import Graph
-    from perdure.kernel import ActivationResult, FanIn, Moment, Snapshot
-    from perdure.tracing import Span
 
 logger = logging.getLogger(__name__)
 

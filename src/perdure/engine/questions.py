@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perdure.checkpoint import AskedRecord, coerce, value_digest
 from perdure.clock import moment_of, now
-from perdure.codec import Held, Kept, as_kept
+from perdure.codec import Held, Kept, Values, as_kept
 from perdure.data_classes import value_class
 from perdure.engine.suspension import Wait
-from perdure.engine.tasks import current_task
+from perdure.engine.tasks import CallScope, OpenCall, current_task
 from perdure.errors import ApprovalMismatchError, EncodeError, StepMismatchError
 from perdure.events import WorkflowEvent
 from perdure.graph import ABSENT, Terms
@@ -30,11 +30,9 @@ from perdure.types import is_instance_of
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
-    from perdure.codec import Values
     from perdure.engine.activation import ActivationRecorder
     from perdure.engine.steps import Steps
     from perdure.engine.superstep import ActivationContext
-    from perdure.engine.tasks import CallScope, OpenCall
 
 
 ASK: Final = "/ask/"

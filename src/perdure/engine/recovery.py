@@ -21,29 +21,24 @@ from perdure.checkpoint import (
     origin_of,
     saved_fields,
 )
-from perdure.codec import Trust, as_kept
+from perdure.codec import Trust, Values, as_kept
 from perdure.data_classes import new_dict, new_list
 from perdure.engine.commit import StoreCommitter
 from perdure.engine.journal import JournalLog
-from perdure.engine.local_lock import lock_run
+from perdure.engine.local_lock import LocalLock, lock_run
 from perdure.engine.routing import accepts, fan_ins_of, route
 from perdure.errors import IncompatibleGraphError, RunNotFoundError, WorkflowCheckpointException
-from perdure.graph import ABSENT, INTERNAL_SOURCE_ID, SHARED_SCOPE
+from perdure.graph import ABSENT, INTERNAL_SOURCE_ID, SHARED_SCOPE, Executor, Graph, WorkflowMessage
 from perdure.kernel import Activation, Delivery, Effects, Request, RoutedMessage, Snapshot, Trail, fold
-from perdure.records import NewRun
+from perdure.records import Lease, Manifest, NewRun, RunRecord
 from perdure.storage import Binding, bind, reads_at_once
-from perdure.tracing import NO_SPAN
+from perdure.tracing import NO_SPAN, Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from perdure.clock import Clock
-    from perdure.codec import Values
-    from perdure.engine.local_lock import LocalLock
     from perdure.events import WorkflowEvent
-    from perdure.graph import Executor, Graph, WorkflowMessage
-    from perdure.records import Lease, Manifest, RunRecord
-    from perdure.tracing import Span
 
 
 @dataclass(frozen=True)
@@ -283,11 +278,7 @@ async def create_fork(run: LoadedRun) -> None:
 
 
 async def fork(
-    blueprint: Blueprint,
-    binding: Binding,
-    *,
-    checkpoint_id: str,
-    change: Callable[[Snapshot], Snapshot] | None,
+    blueprint: Blueprint, binding: Binding, *, checkpoint_id: str, change: Callable[[Snapshot], Snapshot] | None
 ) -> LoadedRun:
     """Create a run at a checkpoint. A change is its first commit."""
     manifest = await binding.store.manifest(checkpoint_id)
@@ -352,11 +343,7 @@ async def answered_since(run: LoadedRun) -> Snapshot | None:
 
 
 async def _read_run(
-    blueprint: Blueprint,
-    binding: Binding,
-    origin: NewRun,
-    manifest: Manifest,
-    blobs: Mapping[str, bytes] | None = None,
+    blueprint: Blueprint, binding: Binding, origin: NewRun, manifest: Manifest, blobs: Mapping[str, bytes] | None = None
 ) -> LoadedRun:
     """Read a run at a checkpoint, without a lease. Raises IncompatibleGraphError."""
     if blobs is None:

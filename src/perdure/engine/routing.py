@@ -5,7 +5,7 @@ Conditions and selections are users' code. They run here when the superstep has 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.data_classes import evolve, value_class
@@ -14,25 +14,33 @@ from perdure.errors import StateConflictError, UndeliveredError
 from perdure.events import UndeliveredMessage, WorkflowEvent
 from perdure.failures import note_executor
 from perdure.graph import (
+    EdgeGroup,
     Executor,
     FailedMessage,
     FanInEdgeGroup,
     FanOutEdgeGroup,
+    Graph,
     SwitchCaseEdgeGroup,
     SwitchCaseEdgeGroupCase,
     WorkflowMessage,
     ask,
     wiring,
 )
-from perdure.kernel import FanIn, RoutedMessage, conflicts, fold
+from perdure.kernel import (
+    ActivationResult,
+    Effects,
+    FanIn,
+    RoutedMessage,
+    Snapshot,
+    StateKey,
+    UnroutedMessage,
+    conflicts,
+    fold,
+)
 from perdure.typenames import type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from perdure.codec import Values
-    from perdure.graph import EdgeGroup, Graph
-    from perdure.kernel import ActivationResult, Effects, Snapshot, StateKey, UnroutedMessage
 
 
 @value_class
@@ -142,11 +150,7 @@ async def _select(group: FanOutEdgeGroup, message: Any) -> Sequence[str]:
 
 
 async def fold_superstep(
-    graph: Graph,
-    values: Values,
-    fan_ins: Mapping[str, FanIn],
-    before: Snapshot,
-    results: Sequence[ActivationResult],
+    graph: Graph, values: Values, fan_ins: Mapping[str, FanIn], before: Snapshot, results: Sequence[ActivationResult]
 ) -> tuple[Snapshot, list[WorkflowEvent[Any]]]:
     """Route the messages of a superstep, merge state updates, and fold everything into the next snapshot.
 
@@ -174,11 +178,7 @@ async def fold_superstep(
 
 
 async def _route(
-    graph: Graph,
-    values: Values,
-    result: ActivationResult,
-    unrouted: UnroutedMessage,
-    events: list[WorkflowEvent[Any]],
+    graph: Graph, values: Values, result: ActivationResult, unrouted: UnroutedMessage, events: list[WorkflowEvent[Any]]
 ) -> RoutedMessage:
     source_id, target_id = result.effects.activation.executor_id, unrouted.asked_for
     # Users' code gets the message as it was encoded, not as it may have changed since.
@@ -193,10 +193,7 @@ async def _route(
 
 
 def _merge(
-    graph: Graph,
-    values: Values,
-    before: Snapshot,
-    updates: Iterable[Mapping[StateKey, tuple[object | None, ...]]],
+    graph: Graph, values: Values, before: Snapshot, updates: Iterable[Mapping[StateKey, tuple[object | None, ...]]]
 ) -> Mapping[StateKey, object]:
     """Apply reducers. A recorded update whose key has no reducer any more is an ordinary write."""
     by_key: dict[StateKey, list[object | None]] = {}

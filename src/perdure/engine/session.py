@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint import event_batch, request_event, trace_of
-from perdure.clock import now
+from perdure.clock import Clock, now
 from perdure.codec import Codec, Kept, LiveValues, Trust
 from perdure.engine import recovery
-from perdure.engine.call import Call, apply_input, check_input, require_handled
+from perdure.engine.call import Call, CallInput, apply_input, check_input, require_handled
 from perdure.engine.commit import (
     FRAMEWORK,
+    StoreCommitter,
     output_events,
     pending_event,
     status_of,
@@ -22,9 +23,9 @@ from perdure.engine.commit import (
 from perdure.engine.inbox import Inbox, answered_event, waiting_answers
 from perdure.engine.lifecycle import run_closed, run_opened
 from perdure.engine.local_lock import LocalLock, entry_of, with_initial_states
-from perdure.engine.loop import Closing, RunLoop
-from perdure.engine.recovery import LoadedRun, convert_values
-from perdure.engine.state import load, with_states
+from perdure.engine.loop import Closing, Events, RunLoop
+from perdure.engine.recovery import Blueprint, LoadedRun, convert_values
+from perdure.engine.state import ChangeDetector, load, with_states
 from perdure.engine.tasks import is_final
 from perdure.errors import (
     CheckpointWriteError,
@@ -48,21 +49,13 @@ from perdure.events import UndeliveredMessage, WorkflowEvent, WorkflowRunState
 from perdure.failures import Failure
 from perdure.graph import ABSENT, require_no_exit
 from perdure.kernel import PendingEvent, Snapshot
-from perdure.records import Halt, digest
-from perdure.tracing import NO_SPAN, begin
+from perdure.records import Halt, Lease, RunRecord, digest
+from perdure.tracing import NO_SPAN, Span, begin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from perdure.clock import Clock
-    from perdure.engine.call import CallInput
-    from perdure.engine.commit import StoreCommitter
-    from perdure.engine.loop import Events
-    from perdure.engine.recovery import Blueprint
-    from perdure.engine.state import ChangeDetector
-    from perdure.records import Lease, RunRecord
     from perdure.storage import Binding
-    from perdure.tracing import Span
 
 
 _IN_MEMORY = "memory"

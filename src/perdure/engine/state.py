@@ -8,19 +8,16 @@ import operator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from perdure.codec import Kept, as_kept
+from perdure.codec import Kept, Values, as_kept
 from perdure.data_classes import new_dict
 from perdure.errors import EncodeError, WorkflowCheckpointException
-from perdure.graph import SHARED_SCOPE, Executor, no_exit, wiring
-from perdure.kernel import Snapshot, Write
+from perdure.graph import SHARED_SCOPE, Executor, Graph, no_exit, wiring
+from perdure.kernel import Snapshot, StateKey, Write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from perdure.codec import Values
     from perdure.engine.superstep import ActivationContext
-    from perdure.graph import Graph
-    from perdure.kernel import StateKey
 
 RUN_KWARGS_KEY = "_workflow_run_kwargs"
 _KWARGS = (SHARED_SCOPE, RUN_KWARGS_KEY)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter, defaultdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -27,17 +27,15 @@ from perdure.checkpoint import StepRecord, call_digest
 from perdure.clock import seconds_of
 from perdure.data_classes import value_class
 from perdure.engine.journal import STEP
-from perdure.engine.tasks import current_task, without_partial
+from perdure.engine.tasks import CallScope, current_task, without_partial
 from perdure.errors import StepMismatchError
 from perdure.records import digest as hash_of
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Iterator, Sequence, Set as AbstractSet
-    from datetime import timedelta
 
     from perdure.engine.activation import ActivationRecorder
-    from perdure.engine.tasks import CallScope
     from perdure.graph import StepCall
 
 _DIGEST_LENGTH = 16

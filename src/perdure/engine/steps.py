@@ -22,6 +22,7 @@ from perdure.engine.step_identity import StepIdentities
 from perdure.engine.suspension import Wait
 from perdure.engine.tasks import (
     CallScope,
+    OpenCall,
     Retries,
     RunningStep,
     StepTask,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
     from perdure.engine.activation import ActivationRecorder
     from perdure.engine.superstep import ActivationContext
-    from perdure.engine.tasks import OpenCall
     from perdure.graph import StepCall
 
 _MEMO = "raised"

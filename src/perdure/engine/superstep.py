@@ -12,15 +12,25 @@ from perdure.checkpoint import request_event
 from perdure.data_classes import new_dict, new_list, new_set
 from perdure.engine.activation import ActivationRecorder
 from perdure.engine.commit import FRAMEWORK, output_events, pending_event, warning_event
-from perdure.engine.state import has_hooks, load, saved_state
+from perdure.engine.state import BudgetTracker, ChangeDetector, has_hooks, load, saved_state
 from perdure.engine.suspension import Wait
 from perdure.engine.tasks import Retries, finished, is_final, stop, within
 from perdure.errors import ExecutorTimeoutError, LeaseLostError, StaleHeadError, WorkflowCheckpointException
 from perdure.events import WorkflowEvent
 from perdure.failures import forget_place, note_executor
-from perdure.graph import NO_POLICY, FailedMessage, WorkflowContext, handler_of, response_handler_of, wiring
-from perdure.kernel import ActivationResult, PendingEvent, Snapshot, activation_id_of
-from perdure.tracing import NO_SPAN, current, traced
+from perdure.graph import (
+    NO_POLICY,
+    Executor,
+    FailedMessage,
+    Graph,
+    Policy,
+    WorkflowContext,
+    handler_of,
+    response_handler_of,
+    wiring,
+)
+from perdure.kernel import Activation, ActivationResult, PendingEvent, Snapshot, StateKey, Write, activation_id_of
+from perdure.tracing import NO_SPAN, Span, current, traced
 from perdure.typenames import type_of
 
 if TYPE_CHECKING:
@@ -29,10 +39,6 @@ if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.codec import Encoded, Held, Values
     from perdure.engine.journal import Journal
-    from perdure.engine.state import BudgetTracker, ChangeDetector
-    from perdure.graph import Executor, Graph, Policy
-    from perdure.kernel import Activation, StateKey, Write
-    from perdure.tracing import Span
 
 
 @dataclass(slots=True)
@@ -377,8 +383,7 @@ class Superstep:
         child = context.children.get(name) or context.snapshot.children.get(name)
         state = self._state_of(name)
         before = Snapshot(
-            executors={name: state} if state is not None else {},
-            children={name: child} if child is not None else {},
+            executors={name: state} if state is not None else {}, children={name: child} if child is not None else {}
         )
         await load(context.graph, before, context.values, only=[name])
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Never
 from weakref import WeakSet
 
 from perdure.checkpoint import plain_record
-from perdure.clock import moment_of, now, seconds_until
+from perdure.clock import Clock, moment_of, now, seconds_until
 from perdure.codec import document
 from perdure.data_classes import new_dict, value_class
 from perdure.graph import require_no_exit
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
     from datetime import datetime, timedelta
 
-    from perdure.clock import Clock
     from perdure.engine.steps import Steps
     from perdure.kernel import Moment
 

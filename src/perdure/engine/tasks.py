@@ -11,19 +11,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from perdure.checkpoint import AttemptsRecord
-from perdure.clock import moment_of, seconds_until
+from perdure.clock import Clock, moment_of, seconds_until
 from perdure.data_classes import new_dict, new_set
 from perdure.errors import BudgetExceededError, RunError, WorkflowCheckpointException
-from perdure.graph import Numbering, no_exit
+from perdure.graph import Numbering, Retry, no_exit
 from perdure.metrics import measure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 
-    from perdure.clock import Clock
     from perdure.engine.activation import ActivationRecorder
     from perdure.engine.superstep import ActivationContext
-    from perdure.graph import Retry
     from perdure.kernel import Moment
 
 ResultT = TypeVar("ResultT")

@@ -14,20 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Unpack
 
-from perdure.annotations import evaluate
-from perdure.engine import GLOBAL_KWARGS_KEY, RUN_KWARGS_KEY
-from perdure.events import WorkflowEventSource
+from perdure.annotations import Namespace, evaluate
+from perdure.engine import GLOBAL_KWARGS_KEY, RUN_KWARGS_KEY, ActivationRecorder
+from perdure.events import WorkflowEvent, WorkflowEventSource
 from perdure.functional.state import FunctionState, MemoryStore, recorded_writes
-from perdure.graph import Terms, current_activation
+from perdure.graph import RequestTerms, Terms, WorkflowContext, current_activation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
     from datetime import datetime, timedelta
 
-    from perdure.annotations import Namespace
-    from perdure.engine import ActivationRecorder
-    from perdure.events import WorkflowEvent
-    from perdure.graph import RequestTerms, WorkflowContext
 
 _VARIADIC = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
 _CONTEXT_NAME = "ctx"

@@ -21,16 +21,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
 from perdure.checkpoint import StepRecord, fields_of
-from perdure.codec import register_type
-from perdure.engine import STEP
-from perdure.graph import ABSENT
+from perdure.codec import Kept, register_type
+from perdure.engine import STEP, ActivationRecorder
+from perdure.graph import ABSENT, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from perdure.codec import Kept
-    from perdure.engine import ActivationRecorder
-    from perdure.graph import State
 
 _NOT_YET = float("inf")
 

@@ -11,20 +11,17 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, overload
 
 from typing_extensions import Unpack
 
-from perdure.annotations import namespace_here
-from perdure.engine import is_async
+from perdure.annotations import Namespace, namespace_here
+from perdure.engine import ActivationRecorder, is_async
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
 from perdure.functional.context import Parameters, RunContext, get_run_context, hints_of
 from perdure.functional.state import StepOutcome, Writer, current_writer, place_of_step
-from perdure.graph import StepCall, activation_at_work, current_activation, policy_of, use_value
+from perdure.graph import IfInterrupted, Retry, StepCall, activation_at_work, current_activation, policy_of, use_value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
     from datetime import timedelta
 
-    from perdure.annotations import Namespace
-    from perdure.engine import ActivationRecorder
-    from perdure.graph import IfInterrupted, Retry
 
 R = TypeVar("R")
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, overload
 
 from typing_extensions import Unpack
 
-from perdure.annotations import namespace_here
+from perdure.annotations import Namespace, namespace_here
 from perdure.checkpoint import CompatibilityReport
-from perdure.engine import ABSENT, is_read_elsewhere
+from perdure.engine import ABSENT, ActivationRecorder, Call, is_read_elsewhere
 from perdure.errors import IncompatibleGraphError
 from perdure.events import WorkflowEvent, WorkflowEventSource, WorkflowRunState
 from perdure.functional.context import Parameters, RunContext, current_context, hints_of
@@ -43,9 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 
     from perdure.agents import ContextProvider
-    from perdure.annotations import Namespace
     from perdure.clock import Clock
-    from perdure.engine import ActivationRecorder, Call
     from perdure.functional.agent import FunctionalWorkflowAgent
     from perdure.storage import CheckpointStorage
 
@@ -99,11 +97,7 @@ class FunctionNode(Executor):
         keywords: dict[str, Any] = dict(context.kwargs) if self.parameters.takes_any_keyword else {}
         given = (message,) if self.message_name is not None else ()
         positional, keywords = self.parameters.with_context(given, keywords, context)
-        with (
-            use_value(current_context, context),
-            intercept_steps(begin_foreign_step),
-            in_function(context.activation),
-        ):
+        with use_value(current_context, context), intercept_steps(begin_foreign_step), in_function(context.activation):
             return await self.func(*positional, **keywords)
 
     def call_inside(

@@ -6,8 +6,8 @@ The engine's `ActivationRecorder` implements an activation; this package knows o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, TypeVar
@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, Typ
 from perdure.data_classes import new_set
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator
-    from contextlib import AbstractContextManager
     from datetime import datetime, timedelta
 
     from perdure.engine import ActivationRecorder

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, Never, TypedDict, TypeVarTuple, 
 
 from typing_extensions import TypeVar, Unpack
 
-from perdure.graph.activation import StepCall, Terms
-from perdure.graph.policy import policy_of
+from perdure.graph.activation import IfInterrupted, RequestTerms, StepCall, Terms
+from perdure.graph.policy import Retry, policy_of
 from perdure.streams import pieces_of
 from perdure.typenames import require_unicode
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from perdure.engine import ActivationRecorder
     from perdure.events import WorkflowEvent
-    from perdure.graph.activation import IfInterrupted, RequestTerms
-    from perdure.graph.policy import Retry
 
 ResultT = TypeVar("ResultT")
 ArgTs = TypeVarTuple("ArgTs")

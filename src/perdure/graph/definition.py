@@ -9,11 +9,11 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from perdure.data_classes import new_dict
 from perdure.errors import (
@@ -24,18 +24,12 @@ from perdure.errors import (
     WorkflowValidationError,
 )
 from perdure.graph.context import SHARED_SCOPE, private_scope
-from perdure.graph.edges import FanInEdgeGroup, FanOutEdgeGroup, InternalEdgeGroup
-from perdure.graph.executors import on_error_ways, wiring
+from perdure.graph.edges import Edge, EdgeGroup, FanInEdgeGroup, FanOutEdgeGroup, InternalEdgeGroup
+from perdure.graph.executors import Executor, on_error_ways, wiring
 from perdure.graph.policy import FailedMessage
 from perdure.stored_names import pinned_name
 from perdure.typenames import describe_stored, module_name, stored_short_name
 from perdure.types import is_type_compatible
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator, Mapping, Sequence
-
-    from perdure.graph.edges import Edge, EdgeGroup
-    from perdure.graph.executors import Executor
 
 logger = logging.getLogger(__name__)
 

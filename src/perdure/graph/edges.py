@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -13,7 +13,6 @@ from perdure.records import digest
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Mapping, Sequence
 
 
 EdgeCondition: TypeAlias = Callable[[Any], bool | Awaitable[bool]]

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, overload
 
-from perdure.annotations import annotations_of, evaluate, namespace_here
+from perdure.annotations import Namespace, annotations_of, evaluate, namespace_here
 from perdure.graph.activation import ABSENT, no_exit
 from perdure.graph.handlers import (
     HandlerTypes,
@@ -22,20 +22,17 @@ from perdure.graph.handlers import (
     parameter_names,
     split_types,
 )
-from perdure.graph.policy import policy_of
+from perdure.graph.policy import Policy, Retry, policy_of
 from perdure.typenames import describe, require_unicode
-from perdure.types import is_instance_of, is_type_compatible, most_specific, ranking_of
+from perdure.types import Ranking, is_instance_of, is_type_compatible, most_specific, ranking_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
     from datetime import timedelta
 
-    from perdure.annotations import Namespace
     from perdure.graph.context import WorkflowContext
     from perdure.graph.definition import Graph
     from perdure.graph.edges import WorkflowMessage
-    from perdure.graph.policy import Policy, Retry
-    from perdure.types import Ranking
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Never, NoReturn, TypeVar, get_args, get_origin, overload
 
-from perdure.annotations import annotations_of, evaluate, namespace_here
+from perdure.annotations import Namespace, annotations_of, evaluate, namespace_here
 from perdure.graph.context import WorkflowContext
 from perdure.typenames import describe
 from perdure.types import contains_typevar, split_union
@@ -14,7 +14,6 @@ from perdure.types import contains_typevar, split_union
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perdure.annotations import Namespace
 
 FuncT = TypeVar("FuncT", bound="Callable[..., Any]")
 
@@ -75,11 +74,7 @@ def handler(func: FuncT) -> FuncT: ...
 @overload
 def handler(*, input: Any = None, output: Any = None, workflow_output: Any = None) -> Callable[[FuncT], FuncT]: ...
 def handler(
-    func: FuncT | None = None,
-    *,
-    input: Any = None,
-    output: Any = None,
-    workflow_output: Any = None,
+    func: FuncT | None = None, *, input: Any = None, output: Any = None, workflow_output: Any = None
 ) -> FuncT | Callable[[FuncT], FuncT]:
     """Mark an async method `(self, message, ctx)` as the handler of a message type.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from perdure.clock import now
+from perdure.clock import Clock, now
 from perdure.codec import MALFORMED
 from perdure.engine import Call, failure_of, is_of_another_program, lock_run, log_run, run_failed, status_of
 from perdure.errors import (
@@ -29,23 +29,16 @@ from perdure.errors import (
     WorkflowCheckpointException,
     WorkflowException,
 )
-from perdure.graph import FunctionExecutor, no_exit, sharing
+from perdure.graph import Executor, FunctionExecutor, Graph, no_exit, sharing
 from perdure.hosting.embedded import first_of
-from perdure.hosting.scheduler import AdvanceResult
+from perdure.hosting.scheduler import AdvanceResult, Dispatch
 from perdure.metrics import measure
-from perdure.records import Halt
-from perdure.storage import this_process
+from perdure.records import Halt, Lease, RunRecord
+from perdure.storage import HostStore, StoreStorage, this_process
 from perdure.workflows import Workflow, WorkflowExecutor
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from perdure.clock import Clock
     from perdure.events import WorkflowEvent
-    from perdure.graph import Executor, Graph
-    from perdure.hosting.scheduler import Dispatch
-    from perdure.records import Lease, RunRecord
-    from perdure.storage import HostStore, StoreStorage
 
 
 async def quarantine(store: HostStore, clock: Clock, record: RunRecord, token: int | None = None) -> Lease | None:

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.clock import now, seconds_until
-from perdure.hosting.scheduler import Dispatch
+from perdure.clock import Clock, now, seconds_until
+from perdure.hosting.scheduler import Advance, Dispatch
 from perdure.metrics import is_measured, measure
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Iterator
 
-    from perdure.clock import Clock
-    from perdure.hosting.scheduler import Advance
     from perdure.records import Due
     from perdure.storage import HostStore, Subscription
 

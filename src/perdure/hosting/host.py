@@ -11,32 +11,33 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from typing_extensions import Unpack
 
 from perdure.clock import moment_of, now
-from perdure.engine import Call, fork, input_digest, lock_run, resolve_kwargs, storable_kwargs
-from perdure.errors import (
-    LeaseLostError,
-    RunBusyError,
-    RunExistsError,
-    StaleHeadError,
-    WorkflowCheckpointException,
-)
+from perdure.engine import Call, InvocationKwargs, fork, input_digest, lock_run, resolve_kwargs, storable_kwargs
+from perdure.errors import LeaseLostError, RunBusyError, RunExistsError, StaleHeadError, WorkflowCheckpointException
 from perdure.graph import WorkflowMessage
 from perdure.hosting.advance import Advancer, Catalog, Factory, end_halt
 from perdure.hosting.embedded import EmbeddedScheduler, first_of
 from perdure.hosting.run import NO_MARK, HostedRun, RunInfo, record_of
-from perdure.storage import FileCheckpointStorage, StoreStorage, is_host_store, open_storage, tags_text
-from perdure.workflows import Edit, apply_edit, check_budget
+from perdure.storage import (
+    FileCheckpointStorage,
+    HostStore,
+    Order,
+    PendingRequest,
+    RunFilter,
+    StoreStorage,
+    is_host_store,
+    open_storage,
+    tags_text,
+)
+from perdure.workflows import Edit, Workflow, apply_edit, check_budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
     from datetime import datetime, timedelta
 
-    from perdure.engine import InvocationKwargs
     from perdure.events import WorkflowEvent
     from perdure.hosting.scheduler import Scheduler
     from perdure.kernel import Snapshot
     from perdure.records import RunStatus
-    from perdure.storage import HostStore, Order, PendingRequest, RunFilter
-    from perdure.workflows import Workflow
 
 # Wait this long for another process that is starting the same run. If that process dies, the store does not notify.
 _BUSY_SECONDS = 0.5

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint import Reader, is_settled, known_paths, naming, only, request_event
+from perdure.checkpoint import Reader, WorkflowCheckpoint, is_settled, known_paths, naming, only, request_event
 from perdure.clock import now
-from perdure.codec import CodedValues, as_kept, loads
+from perdure.codec import Codec, CodedValues, as_kept, loads
 from perdure.engine import FRAMEWORK
 from perdure.errors import (
     CheckpointDamagedError,
@@ -21,20 +21,15 @@ from perdure.errors import (
 )
 from perdure.events import Undecoded, WorkflowEvent, WorkflowRunState
 from perdure.failures import Failure
-from perdure.records import Halt, Mark
-from perdure.storage import RunInfo, committed_events
-from perdure.workflows import WorkflowRunResult
+from perdure.records import Halt, HeadStatus, Manifest, Mark, RunRecord
+from perdure.storage import PendingRequest, RunInfo, Store, StoreStorage, committed_events
+from perdure.workflows import Edit, WorkflowRunResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
 
-    from perdure.checkpoint import WorkflowCheckpoint
-    from perdure.codec import Codec
     from perdure.hosting.host import Host
     from perdure.kernel import Output, Snapshot
-    from perdure.records import HeadStatus, Manifest, RunRecord
-    from perdure.storage import PendingRequest, Store, StoreStorage
-    from perdure.workflows import Edit
 
 
 # A mark that no run has, so that a watch returns at once.

@@ -6,14 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perdure.graph import INTERNAL_SOURCE_ID
-from perdure.kernel.snapshot import Answered, Delivery, Trail
-from perdure.kernel.superstep import RoutedMessage, Sending, deliver
+from perdure.kernel.snapshot import Answered, Delivery, Moment, Request, Snapshot, Suspended, Trail, Value
+from perdure.kernel.superstep import FanIn, RoutedMessage, Sending, deliver
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
-
-    from perdure.kernel.snapshot import Moment, Request, Snapshot, Suspended, Value
-    from perdure.kernel.superstep import FanIn
 
 
 def begin_turn(snapshot: Snapshot, *, target_id: str, value: Value, message_id: str | None = None) -> Snapshot:

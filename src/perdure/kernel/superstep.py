@@ -10,12 +10,21 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from perdure.data_classes import evolve, new_dict, value_class
-from perdure.kernel.snapshot import Delayed, Delivery, Snapshot, Suspended
+from perdure.kernel.snapshot import (
+    Delayed,
+    Delivery,
+    Limits,
+    Moment,
+    Output,
+    Request,
+    Snapshot,
+    StateKey,
+    Suspended,
+    Value,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from perdure.kernel.snapshot import Limits, Moment, Output, Request, StateKey, Value
 
 
 @value_class

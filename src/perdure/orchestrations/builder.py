@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypedDict
 
 from perdure import DEFAULT_MAX_ITERATIONS, Executor, WorkflowBuilder
 from perdure.orchestrations.participants import Participant, ParticipantRef, participant_name, resolve_name
-from perdure.orchestrations.termination import check_condition, turn_limit
+from perdure.orchestrations.termination import TerminationCondition, check_condition, turn_limit
 
 if TYPE_CHECKING:
     from perdure import CheckpointStorage, Workflow
-    from perdure.orchestrations.termination import TerminationCondition
 
 OutputFrom: TypeAlias = Sequence[ParticipantRef] | Literal["all"] | None
 IntermediateOutputFrom: TypeAlias = Sequence[ParticipantRef] | Literal["all", "all_other"] | None

@@ -6,9 +6,9 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Never, TypeAlias, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, Never, TypeAlias, cast, get_args, get_origin, get_type_hints
 
 from typing_extensions import Unpack
 
@@ -41,12 +41,7 @@ from perdure.orchestrations.request_info import (
     TooLateResponse,
     make_nodes,
 )
-from perdure.orchestrations.termination import should_terminate
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from perdure.orchestrations.termination import TerminationCondition
+from perdure.orchestrations.termination import TerminationCondition, should_terminate
 
 logger = logging.getLogger(__name__)
 

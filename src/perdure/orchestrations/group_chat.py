@@ -7,7 +7,7 @@ import json
 import logging
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
@@ -26,7 +26,11 @@ from perdure import (
 from perdure.orchestrations.builder import OrchestrationBuilder, OrchestrationOptions
 from perdure.orchestrations.orchestrator import BaseGroupChatOrchestrator, OrchestratorOptions
 from perdure.orchestrations.participants import (
+    GroupChatContext,
+    GroupChatResponseMessage,
+    Participant,
     ParticipantRegistry,
+    RunKwargs,
     check_participants,
     run_kwargs,
     shared_messages,
@@ -34,10 +38,7 @@ from perdure.orchestrations.participants import (
 from perdure.orchestrations.request_info import make_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from perdure import AgentExecutorResponse, AgentResponse, AgentSession, Workflow
-    from perdure.orchestrations.participants import GroupChatContext, GroupChatResponseMessage, Participant, RunKwargs
 
 logger = logging.getLogger(__name__)
 

@@ -34,6 +34,7 @@ from perdure.orchestrations.handoff_tools import (
     get_handoff_tool_name,
 )
 from perdure.orchestrations.participants import (
+    ParticipantRef,
     check_participants,
     is_from_outside,
     new_messages,
@@ -42,14 +43,12 @@ from perdure.orchestrations.participants import (
     to_messages,
 )
 from perdure.orchestrations.request_info import AgentRequestInfoResponse
-from perdure.orchestrations.termination import should_terminate
+from perdure.orchestrations.termination import TerminationCondition, should_terminate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from perdure import AgentSession, Workflow
-    from perdure.orchestrations.participants import ParticipantRef
-    from perdure.orchestrations.termination import TerminationCondition
 
 logger = logging.getLogger(__name__)
 

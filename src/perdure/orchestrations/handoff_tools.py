@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -22,8 +22,6 @@ from perdure import (
 from perdure.orchestrations.participants import to_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from perdure import Agent
 
 _TARGET_KEY: Final = "handoff_to"

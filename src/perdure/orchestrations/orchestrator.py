@@ -30,20 +30,19 @@ from perdure.orchestrations.participants import (
     GroupChatRequestSentEvent,
     GroupChatResponseMessage,
     GroupChatResponseReceivedEvent,
+    ParticipantRegistry,
     create_completion_message,
     is_from_outside,
     require_messages,
     to_messages,
 )
-from perdure.orchestrations.termination import check_condition, should_terminate
+from perdure.orchestrations.termination import TerminationCondition, check_condition, should_terminate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
     from datetime import timedelta
 
     from perdure import Retry
-    from perdure.orchestrations.participants import ParticipantRegistry
-    from perdure.orchestrations.termination import TerminationCondition
 
 logger = logging.getLogger(__name__)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypedDict, cast
+from typing import Any, ClassVar, Final, TypeAlias, TypedDict, cast
 
 from perdure import (
     INTERNAL_SOURCE_ID,
@@ -20,9 +20,6 @@ from perdure import (
     register_type,
     resolve_agent_id,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 # Property of messages that come from a history.
 _HISTORY_PROPERTY: Final = "_attribution"
@@ -128,10 +125,7 @@ def run_kwargs(executor_id: str, ctx: WorkflowContext[Any, Any]) -> RunKwargs:
         kwargs = given.get(kind, {})
         return {**kwargs.get("__global__", {}), **kwargs.get(executor_id, {})} or None
 
-    return {
-        "function_invocation_kwargs": find("function_invocation_kwargs"),
-        "client_kwargs": find("client_kwargs"),
-    }
+    return {"function_invocation_kwargs": find("function_invocation_kwargs"), "client_kwargs": find("client_kwargs")}
 
 
 def is_from_outside(executor: Executor, ctx: WorkflowContext[Any, Any]) -> bool:

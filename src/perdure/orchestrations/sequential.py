@@ -28,12 +28,10 @@ from perdure.orchestrations.participants import (
     to_messages,
 )
 from perdure.orchestrations.request_info import AgentApprovalExecutor, make_nodes
-from perdure.orchestrations.termination import should_terminate
+from perdure.orchestrations.termination import TerminationCondition, should_terminate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from perdure.orchestrations.termination import TerminationCondition
 
 
 def make_gate(participant: Executor, condition: TerminationCondition) -> Executor:

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from perdure import Message
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TerminationCondition: TypeAlias = Callable[[list[Message]], bool | Awaitable[bool]]
 """Function of the whole conversation that returns True to end it. Called for the input and after each answer."""

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote
 
-from perdure.checkpoint import Source, StoredCheckpoint
-from perdure.clock import DefaultClock, SystemClock, is_same_time
-from perdure.codec import Codec, CodedValues, SizeLimits
+from perdure.checkpoint import Source, StoredCheckpoint, WorkflowCheckpoint
+from perdure.clock import Clock, DefaultClock, SystemClock, is_same_time
+from perdure.codec import Codec, CodedValues, SizeLimits, Trust
 from perdure.errors import WorkflowCheckpointException
 from perdure.storage.checkpoint_storage import CheckpointStorage
-from perdure.storage.port import require_durability
+from perdure.storage.port import Durability, Store, require_durability
 from perdure.storage.storages import (
     FileCheckpointStorage,
     InMemoryCheckpointStorage,
@@ -31,11 +31,7 @@ from perdure.storage.user_storage import ForeignStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perdure.checkpoint import WorkflowCheckpoint
-    from perdure.clock import Clock
-    from perdure.codec import Trust
     from perdure.records import Retention
-    from perdure.storage.port import Durability, Store
 
 _POSSIBLE = (
     "'sqlite:///runs.db', 'sqlite:////var/lib/runs.db', 'file:runs', 'file:///var/lib/runs', 'memory:', 'memory:name' "

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from perdure.checkpoint import SAVED_FIELDS_PATH, VALUE_FIELDS
+from perdure.checkpoint import SAVED_FIELDS_PATH, VALUE_FIELDS, StoredCheckpoint, WorkflowCheckpoint
 from perdure.checkpoint.manifest import FORMAT
-from perdure.codec import dumps, references
+from perdure.codec import Codec, dumps, references
 from perdure.errors import EncodeError
 from perdure.records import Blob, Manifest
 from perdure.typenames import describe_stored
@@ -14,8 +14,6 @@ from perdure.typenames import describe_stored
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure.checkpoint import StoredCheckpoint, WorkflowCheckpoint
-    from perdure.codec import Codec
 
 CheckpointID: TypeAlias = str
 

@@ -22,16 +22,14 @@ from perdure.checkpoint import (
     require_whole,
 )
 from perdure.checkpoint.archive import FORMAT
-from perdure.clock import now
+from perdure.clock import Clock, now
 from perdure.errors import RunBusyError, RunExportedError, RunNotFoundError, WorkflowCheckpointException
-from perdure.records import Halt
+from perdure.records import Archive, Halt, RunRecord
 from perdure.storage.owners import this_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perdure.clock import Clock
-    from perdure.records import Archive, RunRecord
     from perdure.storage.port import TenantStore
 
 _FIRST_LOOK_SIZE = 64 * 1024

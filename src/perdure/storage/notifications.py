@@ -11,14 +11,11 @@ import contextlib
 import itertools
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from perdure.clock import SystemClock
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 POLL_SECONDS = 0.25
 

@@ -21,8 +21,8 @@ from perdure.checkpoint import (
     read_request,
     shown,
 )
-from perdure.clock import now
-from perdure.codec import MALFORMED, DamagedPartError, dumps, plain_data, verified
+from perdure.clock import Clock, now
+from perdure.codec import MALFORMED, Codec, DamagedPartError, dumps, plain_data, verified
 from perdure.errors import (
     AlreadyAnsweredError,
     AnswerTypeError,
@@ -36,19 +36,15 @@ from perdure.errors import (
     UntrustedTypeError,
     WorkflowCheckpointException,
 )
-from perdure.records import RunQuery
+from perdure.records import Command, Manifest, RunQuery, RunRecord
 from perdure.storage.owners import this_process
-from perdure.storage.port import lists_runs
+from perdure.storage.port import Store, lists_runs
 from perdure.storage.runs import list_runs
 from perdure.typenames import with_article
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from perdure.clock import Clock
-    from perdure.codec import Codec
-    from perdure.records import Command, Manifest, RunRecord
-    from perdure.storage.port import Store
 
 logger = logging.getLogger(__name__)
 

@@ -28,13 +28,25 @@ from perdure.errors import (
     StaleHeadError,
     WorkflowCheckpointException,
 )
-from perdure.records import EventBatch, Halt, RunRecord, digest
+from perdure.records import (
+    Archive,
+    Blob,
+    Command,
+    Commit,
+    EventBatch,
+    Halt,
+    HeadStatus,
+    Lease,
+    NewRun,
+    Owner,
+    RunRecord,
+    digest,
+)
 from perdure.storage.owners import this_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
-    from perdure.records import Archive, Blob, Command, Commit, HeadStatus, Lease, NewRun, Owner
 
 BEFORE_THE_FIRST = -1
 
@@ -163,12 +175,7 @@ def note_progress(state: RunState) -> RunState:
 
 
 def find_closable(
-    state: RunState | None,
-    run_id: str,
-    *,
-    instead_of: Halt | None,
-    takeover: bool,
-    is_gone: Callable[[Owner], bool],
+    state: RunState | None, run_id: str, *, instead_of: Halt | None, takeover: bool, is_gone: Callable[[Owner], bool]
 ) -> RunState | None:
     """Return the run to be closed, or None if its halt is not `instead_of`. `is_gone` judges its owner.
 

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
 from perdure.data_classes import new_dict
 from perdure.errors import RunNotFoundError
 from perdure.failures import Failure
-from perdure.records import RunQuery, RunStatus
-from perdure.storage.port import lists_runs
+from perdure.records import RunQuery, RunRecord, RunStatus
+from perdure.storage.port import Store, lists_runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from typing_extensions import Unpack
 
-    from perdure.records import RunRecord
-    from perdure.storage.port import Store
 
 _STORED_NAMES = {"quarantined": "parked"}
 _TAGS_MAX = 32

@@ -13,13 +13,12 @@ from perdure.checkpoint import entries_of
 from perdure.codec import DamagedPartError, references
 from perdure.errors import RunNotFoundError
 from perdure.graph import SHARED_SCOPE
-from perdure.records import digest
+from perdure.records import Command, EventBatch, JournalRecord, Manifest, digest
 from perdure.storage.rules import reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from perdure.records import Command, EventBatch, JournalRecord, Manifest
     from perdure.storage.port import Store
 
 # The head is compared with the checkpoints this many commits before it, if they still exist.
@@ -270,11 +269,7 @@ _NAMES: Mapping[str, str] = {
     "fields": "fields of a checkpoint made by hand",
 }
 _KINDS: Mapping[str, str] = {"executor": "executor", "request": "request", "carried": "record"}
-_SEQUENCES: Mapping[str, str] = {
-    "outputs": "outputs",
-    "answered": "answered requests",
-    "received": "received messages",
-}
+_SEQUENCES: Mapping[str, str] = {"outputs": "outputs", "answered": "answered requests", "received": "received messages"}
 
 
 def name_of(path: str) -> str:

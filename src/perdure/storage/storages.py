@@ -21,17 +21,17 @@ from perdure.errors import (
     RunNotFoundError,
     WorkflowCheckpointException,
 )
-from perdure.records import Blob, Commit, Manifest, Mark, NewRun
+from perdure.records import Blob, Commit, EventBatch, Manifest, Mark, NewRun, Retention, RunRecord, RunStatus
 from perdure.storage.checkpoint_storage import carried_manifest, saved_manifest
 from perdure.storage.export import export_run, import_run
 from perdure.storage.file import FileStore
 from perdure.storage.owners import LEASE_SECONDS, this_process
-from perdure.storage.port import is_tenant_store
+from perdure.storage.port import Durability, Store, TenantStore, is_tenant_store
 from perdure.storage.postgres import PostgresStore
 from perdure.storage.requests import RequestQueue
 from perdure.storage.rules import APART
 from perdure.storage.runs import Order, RunFilter, RunInfo, count_runs, list_runs, run_query
-from perdure.storage.sizes import size_report
+from perdure.storage.sizes import SizeReport, size_report
 from perdure.storage.sqlite import MemoryStore, SqliteStore
 from perdure.storage.views import CheckpointDiff, CheckpointView, RunDiff, diff, diff_runs, view
 
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.events import WorkflowEvent
-    from perdure.records import EventBatch, Retention, RunRecord, RunStatus
-    from perdure.storage.port import Durability, Store, TenantStore
-    from perdure.storage.sizes import SizeReport
 
 
 logger = logging.getLogger(__name__)
@@ -397,11 +394,7 @@ class FileCheckpointStorage(StoreStorage):
     ) -> None:
         clock = options["clock"] = options.get("clock") or DefaultClock()
         store = FileStore(
-            storage_path,
-            retention=retention,
-            clock=clock,
-            lease_seconds=lease_seconds,
-            durability=durability,
+            storage_path, retention=retention, clock=clock, lease_seconds=lease_seconds, durability=durability
         )
         super().__init__(store, **options)
         self.storage_path: Path = store.directory

@@ -15,37 +15,36 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException, WorkflowException
-from perdure.records import SinceHead, WholeCheckpoint
+from perdure.records import (
+    Archive,
+    Command,
+    Commit,
+    Due,
+    EventBatch,
+    Halt,
+    JournalRecord,
+    Lease,
+    Manifest,
+    Mark,
+    NewRun,
+    RunQuery,
+    RunRecord,
+    RunStatus,
+    SinceHead,
+    WholeCheckpoint,
+)
 from perdure.storage import notifications
-from perdure.storage.group_commit import GroupWriter, PendingCommit, PendingRecords
+from perdure.storage.group_commit import GroupWriter, Pending, PendingCommit, PendingRecords
 from perdure.storage.rules import APART, require_checkpoint_id, require_run_id, require_tenant
-from perdure.storage.worker import forget_parent_in_child
+from perdure.storage.worker import JobRunner, forget_parent_in_child
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 
-    from perdure.records import (
-        Archive,
-        Command,
-        Commit,
-        Due,
-        EventBatch,
-        Halt,
-        JournalRecord,
-        Lease,
-        Manifest,
-        Mark,
-        NewRun,
-        RunQuery,
-        RunRecord,
-        RunStatus,
-    )
     from perdure.storage.file import FileBackend
-    from perdure.storage.group_commit import Pending
     from perdure.storage.notifications import Pause
     from perdure.storage.port import Subscription
     from perdure.storage.sql.backend import SqlBackend
-    from perdure.storage.worker import JobRunner
 
 B = TypeVar("B", bound="FileBackend | SqlBackend")
 H = TypeVar("H", bound="SqlBackend")

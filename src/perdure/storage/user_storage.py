@@ -15,24 +15,29 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from perdure.checkpoint import Source, StoredCheckpoint, WorkflowCheckpoint, is_settled, origin_of
-from perdure.codec import DamagedPartError, loads, references
+from perdure.codec import Codec, DamagedPartError, loads, references
 from perdure.data_classes import new_dict
-from perdure.errors import (
-    CheckpointDamagedError,
-    CheckpointNotFoundError,
-    StaleHeadError,
-    WorkflowCheckpointException,
+from perdure.errors import CheckpointDamagedError, CheckpointNotFoundError, StaleHeadError, WorkflowCheckpointException
+from perdure.records import (
+    Command,
+    Commit,
+    EventBatch,
+    Halt,
+    JournalRecord,
+    Lease,
+    Manifest,
+    Mark,
+    NewRun,
+    Owner,
+    RunRecord,
+    RunStatus,
 )
-from perdure.records import Lease, Manifest, Owner
-from perdure.storage.checkpoint_storage import saved_manifest
+from perdure.storage.checkpoint_storage import CheckpointStorage, saved_manifest
 from perdure.storage.rules import new_state, reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from perdure.codec import Codec
-    from perdure.records import Command, Commit, EventBatch, Halt, JournalRecord, Mark, NewRun, RunRecord, RunStatus
-    from perdure.storage.checkpoint_storage import CheckpointStorage
 
 ENVELOPE = "perdure"
 _NOBODY = Owner("", "", "", 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -19,12 +19,9 @@ from urllib.parse import unquote
 from perdure.checkpoint import EXECUTOR_STATE_KEY, SAVED_FIELDS_PATH, entries_of, header_of, naming, require_graph
 from perdure.codec import MALFORMED, dumps, plain_data, references, verified
 from perdure.errors import CheckpointDamagedError, RunNotFoundError
-from perdure.records import digest
+from perdure.records import Manifest, digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from perdure.records import Manifest
     from perdure.storage.port import Store
 
 _Entry: TypeAlias = str | bytes

@@ -11,12 +11,11 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, cast
 
-from perdure.storage import StoreStorage
+from perdure.storage import Store, StoreStorage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from perdure.storage import Store
 
 Moment: TypeAlias = Literal["before", "after"]
 
@@ -91,10 +90,7 @@ class Sweep:
 
 
 async def sweep(
-    live: Callable[[StoreStorage], Awaitable[object]],
-    *,
-    storage: Callable[[str], StoreStorage],
-    expected: object,
+    live: Callable[[StoreStorage], Awaitable[object]], *, storage: Callable[[str], StoreStorage], expected: object
 ) -> Sweep:
     """Crash at the first store call, then at the second, and so on, before and after each.
 

@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from typing_extensions import override
 
-from perdure.storage import Disk, Stamp
+from perdure.storage import Disk, Durability, Stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from perdure.storage import Durability
 
 # The seed of a crash that keeps only what was fsynced, and of one that loses nothing. All other seeds choose.
 NOTHING_SURVIVES: Final = 0

@@ -6,9 +6,9 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from pydantic import BaseModel
 
@@ -26,14 +26,9 @@ from perdure.agents import (
     prepend_instructions_to_messages,
     use_turn,
 )
-from perdure.clock import SystemClock
+from perdure.clock import Clock, SystemClock
 from perdure.errors import ChatClientInvalidRequestException
 from perdure.streams import ResponseStream
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
-
-    from perdure.clock import Clock
 
 # Maximum number of updates for a text in a stream.
 PIECES_MAX = 4

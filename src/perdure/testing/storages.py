@@ -17,13 +17,12 @@ from perdure.errors import WorkflowCheckpointException
 from perdure.events import WorkflowRunState
 from perdure.graph import Executor, WorkflowContext, handler, response_handler
 from perdure.testing.stores.base import AsyncSuite
-from perdure.workflows import WorkflowBuilder
+from perdure.workflows import Workflow, WorkflowBuilder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.storage import CheckpointStorage
-    from perdure.workflows import Workflow
 
 
 @dataclass

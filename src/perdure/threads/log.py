@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
-from perdure.clock import SystemClock
+from perdure.clock import Clock, SystemClock
 from perdure.codec import DamagedPartError
 from perdure.errors import (
     CheckpointDamagedError,
@@ -27,7 +27,7 @@ from perdure.errors import (
     RunNotFoundError,
     StaleHeadError,
 )
-from perdure.records import Commit, Manifest, NewRun
+from perdure.records import Commit, Lease, Manifest, NewEvents, NewRun, RunRecord
 from perdure.threads.errors import (
     ThreadConflictError,
     ThreadDamagedError,
@@ -36,15 +36,24 @@ from perdure.threads.errors import (
     ThreadNotFoundError,
     ThreadWriteError,
 )
-from perdure.threads.thread import ForkPoint, Header, StoredThread, ThreadName, batch_of, session_name, session_of
+from perdure.threads.thread import (
+    Appended,
+    Batch,
+    ForkPoint,
+    Header,
+    StoredThread,
+    Thread,
+    ThreadEvent,
+    ThreadName,
+    batch_of,
+    session_name,
+    session_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
 
-    from perdure.clock import Clock
-    from perdure.records import Lease, NewEvents, RunRecord
     from perdure.storage import TenantStore
-    from perdure.threads.thread import Appended, Batch, Thread, ThreadEvent
 
 _BATCHES_AT_ONCE = 1000
 _LOOK_SECONDS = 0.01

@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING, Self, TypedDict, cast
 from typing_extensions import Unpack
 
 from perdure.agents import Message
-from perdure.clock import SystemClock
-from perdure.storage import FileStore, MemoryStore, PostgresStore, SqliteStore
+from perdure.clock import Clock, SystemClock
+from perdure.storage import Durability, FileStore, MemoryStore, PostgresStore, SqliteStore, TenantStore
 from perdure.threads.log import ThreadLog
-from perdure.threads.thread import TENANT, ThreadName, appended
+from perdure.threads.thread import TENANT, Thread, ThreadEvent, ThreadName, appended
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-    from perdure.clock import Clock
-    from perdure.storage import Durability, TenantStore
-    from perdure.threads.thread import Thread, ThreadEvent
 
 
 class SessionStore:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from perdure.agents import Message
 from perdure.codec import Codec, DamagedPartError, Trust, document, dumps, loads
 from perdure.errors import EncodeError, WorkflowCheckpointException
-from perdure.records import NewEvents
+from perdure.records import EventBatch, NewEvents, RunRecord
 from perdure.storage import RUN_ID_LENGTH_MAX, require_run_id
 from perdure.threads.errors import ThreadDamagedError, ThreadMessageError, ThreadNameError
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from perdure.clock import Clock
-    from perdure.records import EventBatch, RunRecord
 
 FORMAT = 1
 

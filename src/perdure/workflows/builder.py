@@ -14,6 +14,8 @@ from perdure.graph import (
     DEFAULT_MAX_ITERATIONS,
     Case,
     Default,
+    EdgeCondition,
+    EdgeGroup,
     Executor,
     FanInEdgeGroup,
     FanOutEdgeGroup,
@@ -21,7 +23,10 @@ from perdure.graph import (
     InternalEdgeGroup,
     Migration,
     OutputDesignation,
+    Reducer,
     Rules,
+    SelectionFunc,
+    Shared,
     SingleEdgeGroup,
     SwitchCaseEdgeGroup,
     SwitchCaseEdgeGroupCase,
@@ -36,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from perdure.clock import Clock
-    from perdure.graph import EdgeCondition, EdgeGroup, Reducer, SelectionFunc, Shared
     from perdure.storage import CheckpointStorage
 
 logger = logging.getLogger(__name__)

@@ -9,13 +9,13 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from perdure.checkpoint import request_event
-from perdure.engine import ABSENT, Call, accepted, accepts, final_state, fork, output_events, rewind
+from perdure.checkpoint import WorkflowCheckpoint, request_event
+from perdure.engine import ABSENT, Call, LoadedRun, accepted, accepts, final_state, fork, output_events, rewind
 from perdure.errors import RunBusyError, RunError, WorkflowException
 from perdure.events import WorkflowEvent, WorkflowEventSource, WorkflowRunState
-from perdure.graph import INTERNAL_SOURCE_ID, SHARED_SCOPE
-from perdure.kernel import Delivery
-from perdure.storage import RequestQueue, committed_events
+from perdure.graph import INTERNAL_SOURCE_ID, SHARED_SCOPE, Executor, Graph
+from perdure.kernel import Delivery, Output, Snapshot, Trail
+from perdure.storage import Binding, RequestQueue, committed_events
 from perdure.streams import ResponseStream
 from perdure.typenames import type_of
 from perdure.workflows.workflow import Workflow, WorkflowRunResult
@@ -23,12 +23,7 @@ from perdure.workflows.workflow import Workflow, WorkflowRunResult
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Generator, Mapping, Sequence
 
-    from perdure.checkpoint import WorkflowCheckpoint
     from perdure.codec import Values
-    from perdure.engine import LoadedRun
-    from perdure.graph import Executor, Graph
-    from perdure.kernel import Output, Snapshot, Trail
-    from perdure.storage import Binding
 
 T = TypeVar("T")
 

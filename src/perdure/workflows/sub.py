@@ -24,16 +24,14 @@ from perdure.engine import (
 )
 from perdure.errors import AlreadyAnsweredError, UnknownRequestError
 from perdure.events import WorkflowEvent
-from perdure.graph import Executor, TimersDue, WorkflowContext, handler, response_handler
-from perdure.kernel import Limits, Snapshot, answer, begin_turn, expire, scope_of, wake
+from perdure.graph import Executor, Graph, TimersDue, WorkflowContext, WorkflowMessage, handler, response_handler
+from perdure.kernel import Limits, PendingEvent, Snapshot, answer, begin_turn, expire, scope_of, wake
 from perdure.typenames import describe, type_of
 from perdure.types import is_instance_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from perdure.graph import Graph, WorkflowMessage
-    from perdure.kernel import PendingEvent
     from perdure.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)

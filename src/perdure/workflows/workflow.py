@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 
 from typing_extensions import TypedDict, Unpack
 
-from perdure.clock import SystemClock, is_same_time, moment_of
+from perdure.clock import Clock, SystemClock, is_same_time, moment_of
 from perdure.engine import (
     ABSENT,
     FRAMEWORK,
@@ -22,6 +22,9 @@ from perdure.engine import (
     Call,
     ChangeDetector,
     Closing,
+    Events,
+    InvocationKwargs,
+    LoadedRun,
     Session,
     accepts,
     final_state,
@@ -30,8 +33,8 @@ from perdure.engine import (
 )
 from perdure.errors import CheckpointNotFoundError, RunError, RunUnfinishedError, WorkflowException
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
-from perdure.graph import WorkflowMessage, private_scope
-from perdure.storage import clock_on, given_storage, tags_text
+from perdure.graph import EdgeGroup, Executor, Graph, WorkflowMessage, private_scope
+from perdure.storage import CheckpointStorage, clock_on, given_storage, tags_text
 from perdure.streams import ResponseStream, without_discarded
 
 if TYPE_CHECKING:
@@ -39,10 +42,6 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from perdure.agents import ContextProvider, UsageDetails
-    from perdure.clock import Clock
-    from perdure.engine import Events, InvocationKwargs, LoadedRun
-    from perdure.graph import EdgeGroup, Executor, Graph
-    from perdure.storage import CheckpointStorage
     from perdure.workflows.as_agent.agent import WorkflowAgent
     from perdure.workflows.run import Run
 

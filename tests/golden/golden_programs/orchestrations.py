@@ -44,11 +44,7 @@ def team(names: Mapping[str, Any]) -> list[Agent[Any]]:
     client = ScriptedChatClient(scripts)
     return [
         Agent(
-            client,
-            f"You are {name}.",
-            name=name,
-            description=f"the {name}",
-            tools=[look] if callable(script) else None,
+            client, f"You are {name}.", name=name, description=f"the {name}", tools=[look] if callable(script) else None
         )
         for name, script in names.items()
     ]

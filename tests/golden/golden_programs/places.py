@@ -6,12 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perdure import (
-    FileCheckpointStorage,
-    InMemoryCheckpointStorage,
-    PostgresCheckpointStorage,
-    SqliteCheckpointStorage,
-)
+from perdure import FileCheckpointStorage, InMemoryCheckpointStorage, PostgresCheckpointStorage, SqliteCheckpointStorage
 from perdure.threads import FileSessionStore, InMemorySessionStore, PostgresSessionStore, SqliteSessionStore
 
 from .world import Place, world

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
@@ -27,7 +27,7 @@ from perdure import (
 )
 from perdure.agent_workflows import messages
 from perdure.agent_workflows.conductor import scheduling
-from perdure.agent_workflows.conductor.conversations import ExecutionThreads
+from perdure.agent_workflows.conductor.conversations import Conversations, ExecutionThreads
 from perdure.agent_workflows.conductor.state import (
     ActiveTask,
     ExecutionRecord,
@@ -37,20 +37,22 @@ from perdure.agent_workflows.conductor.state import (
     make_result,
     seconds_since,
 )
-from perdure.agent_workflows.definition.values import ERROR, INPUT, RESULT, START, EdgeContext, TextOutput
+from perdure.agent_workflows.definition.values import ERROR, INPUT, RESULT, START, Edge, EdgeContext, TextOutput
 from perdure.agent_workflows.errors import AgentWorkflowError, IterationLimitError, MissingInputError
 from perdure.agent_workflows.inputs import KnownValues, task_text
-from perdure.agent_workflows.messages import AgentWorkflowResult, Continue, NodeOutput, NodeResult, NodeTask
+from perdure.agent_workflows.messages import (
+    AgentWorkflowEvent,
+    AgentWorkflowResult,
+    Continue,
+    NodeOutput,
+    NodeResult,
+    NodeTask,
+)
 from perdure.agent_workflows.validation import CONDUCTOR
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-
     from perdure import Clock
-    from perdure.agent_workflows.conductor.conversations import Conversations
     from perdure.agent_workflows.conductor.scheduling import Move, Outcome
-    from perdure.agent_workflows.definition.values import Edge
-    from perdure.agent_workflows.messages import AgentWorkflowEvent
     from perdure.agent_workflows.plan import EdgeKey, Plan
 
 Context: TypeAlias = WorkflowContext[NodeTask | Continue, AgentWorkflowResult | AgentResponse | str]

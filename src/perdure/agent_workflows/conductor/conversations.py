@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perdure import Message
 from perdure.agent_workflows.errors import AgentWorkflowError
-from perdure.agent_workflows.messages import ThreadPosition
+from perdure.agent_workflows.messages import NodeResult, ThreadPosition
 from perdure.agent_workflows.outputs import json_text
-from perdure.threads import ThreadExistsError
+from perdure.threads import SessionStore, Thread, ThreadExistsError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from perdure import WorkflowContext
     from perdure.agent_workflows.conductor.state import ExecutionState
     from perdure.agent_workflows.definition.values import Conversation
-    from perdure.agent_workflows.messages import NodeResult
-    from perdure.threads import SessionStore, Thread
 
 # The tag of an event that names the execution which added it.
 _EXECUTION: Final = "execution_id"

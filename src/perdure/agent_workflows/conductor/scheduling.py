@@ -17,14 +17,10 @@ import json
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
-from perdure.agent_workflows.definition.values import END, START
-from perdure.agent_workflows.plan import reach
-
-if TYPE_CHECKING:
-    from perdure.agent_workflows.definition.values import Edge
-    from perdure.agent_workflows.plan import EdgeKey, Plan
+from perdure.agent_workflows.definition.values import END, START, Edge
+from perdure.agent_workflows.plan import EdgeKey, Plan, reach
 
 Decision: TypeAlias = Literal["taken", "not_taken", "blocked", "spent"]
 """`spent` was taken in an earlier pass and has started its target then: it still carries data, but starts nothing."""

@@ -512,8 +512,7 @@ def _read(value: Any, validate: Callable[[Any], Condition]) -> Condition:
 
 
 AnyCondition = TypeAliasType(
-    "AnyCondition",
-    Annotated[Condition, read_as(Annotated[_FORMS, Discriminator(tag_of), WrapValidator(_read)])],
+    "AnyCondition", Annotated[Condition, read_as(Annotated[_FORMS, Discriminator(tag_of), WrapValidator(_read)])]
 )
 """A condition, or its JSON form."""
 _READER: Final[TypeAdapter[Condition]] = TypeAdapter(AnyCondition)

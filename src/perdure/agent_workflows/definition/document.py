@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
 
 from pydantic import (
     BaseModel,
@@ -65,13 +65,11 @@ from perdure.agent_workflows.errors import (
     AgentWorkflowBuildError,
     AgentWorkflowError,
     MissingInputError,
+    Place,
     describe,
     path_of,
     problems_in,
 )
-
-if TYPE_CHECKING:
-    from perdure.agent_workflows.errors import Place
 
 _OUR_ERRORS: Final = (
     *(AgentException, ToolException, ToolExecutionException),
@@ -113,7 +111,7 @@ class EdgeForm(BaseModel):
     """Connects each source with each target."""
 
     model_config = _FORM | ConfigDict(
-        json_schema_extra={"not": {"required": ["when", "default"], "properties": {"default": {"const": True}}}},
+        json_schema_extra={"not": {"required": ["when", "default"], "properties": {"default": {"const": True}}}}
     )
     sources: _Names = Field(alias="from")
     """Nodes, or START."""

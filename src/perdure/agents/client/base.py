@@ -6,7 +6,7 @@ Each model call is a recorded step. Contents are never traced.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, cast, runtim
 
 from typing_extensions import TypeVar, Unpack
 
-from perdure.agents.client.compaction import TruncationStrategy, included, is_too_long
+from perdure.agents.client.compaction import CompactionStrategy, TruncationStrategy, included, is_too_long
 from perdure.agents.client.options import ChatOptions, check_options, validate_chat_options
-from perdure.agents.client.streaming import chat_stream, stream_updates
-from perdure.agents.client.tokens import TOKEN_RESOURCES, TokenCounter
+from perdure.agents.client.streaming import ChatStream, chat_stream, stream_updates
+from perdure.agents.client.tokens import TOKEN_RESOURCES, MissingUsage, TokenCounter, TokenizerProtocol
 from perdure.agents.messages.message import Message, normalize_messages
-from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate, declare_format
-from perdure.agents.turn.recording import current_turn, record_stream
+from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate, ResponseFormat, declare_format
+from perdure.agents.turn.recording import Turn, current_turn, record_stream
 from perdure.errors import (
     ChatClientContextLengthException,
     ChatClientInvalidRequestException,
@@ -29,18 +29,10 @@ from perdure.errors import (
     MiddlewareException,
 )
 from perdure.streams import ResponseStream
-from perdure.tracing import begin, current, traced
+from perdure.tracing import Span, begin, current, traced
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-
     from perdure.agents.agent import Agent, AgentSettings
-    from perdure.agents.client.compaction import CompactionStrategy
-    from perdure.agents.client.streaming import ChatStream
-    from perdure.agents.client.tokens import MissingUsage, TokenizerProtocol
-    from perdure.agents.messages.responses import ResponseFormat
-    from perdure.agents.turn.recording import Turn
-    from perdure.tracing import Span
 
 OptionsT = TypeVar("OptionsT", default=ChatOptions[Any])
 
@@ -260,10 +252,7 @@ def prepend_instructions_to_messages(
 
 
 def ask_model(
-    turn: Turn,
-    ask: Callable[[], Awaitable[ChatResponse[Any]]],
-    response_format: ResponseFormat,
-    counter: TokenCounter,
+    turn: Turn, ask: Callable[[], Awaitable[ChatResponse[Any]]], response_format: ResponseFormat, counter: TokenCounter
 ) -> Awaitable[ChatResponse[Any]]:
     """Call a model as a step of the turn. Its number is taken now."""
     declare_format(response_format)

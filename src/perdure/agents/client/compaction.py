@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from perdure.agents.client.tokens import CharacterEstimatorTokenizer, count_message_tokens
+from perdure.agents.client.tokens import CharacterEstimatorTokenizer, TokenizerProtocol, count_message_tokens
 from perdure.agents.messages.message import Message
 from perdure.errors import ChatClientInvalidRequestException, ChatClientInvalidResponseException
 from perdure.graph import StepCall, activation_at_work, begin_step
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from perdure.agents.client.base import SupportsChatGetResponse
-    from perdure.agents.client.tokens import TokenizerProtocol
 
 EXCLUDED: Final = "_excluded"
 """Key in `additional_properties` by which a strategy hides a message from the model."""
@@ -101,12 +100,7 @@ class TruncationStrategy:
     """
 
     def __init__(
-        self,
-        *,
-        max_n: int,
-        compact_to: int,
-        tokenizer: TokenizerProtocol | None = None,
-        preserve_system: bool = True,
+        self, *, max_n: int, compact_to: int, tokenizer: TokenizerProtocol | None = None, preserve_system: bool = True
     ) -> None:
         _require_positive(max_n=max_n, compact_to=compact_to)
         if compact_to > max_n:

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeGuard, TypeVar, cast
 
-from perdure.agents.client.base import ChatLayer, OptionsT
-from perdure.agents.client.streaming import stream_response
-from perdure.agents.messages.responses import ChatResponse
+from perdure.agents.client.base import ChatLayer, OptionsT, SupportsChatGetResponse
+from perdure.agents.client.streaming import ChatStream, stream_response
+from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate, ChatResponse, Response
 from perdure.agents.turn.recording import current_turn, use_turn
 from perdure.errors import MiddlewareException, MiddlewareTermination
-from perdure.streams import ResponseStream
+from perdure.streams import CleanupHook, Hook, ResponseStream
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
-
     from perdure.agents.agent import SupportsAgentRun
-    from perdure.agents.client.base import SupportsChatGetResponse
     from perdure.agents.client.compaction import CompactionStrategy
-    from perdure.agents.client.streaming import ChatStream
     from perdure.agents.client.tokens import TokenizerProtocol
     from perdure.agents.messages.message import Message
-    from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate, Response
     from perdure.agents.sessions.session import AgentSession
     from perdure.agents.tools.tool import FunctionInvocationContext
-    from perdure.streams import CleanupHook, Hook
 
     CallNext: TypeAlias = Callable[[], Awaitable[None]]
 

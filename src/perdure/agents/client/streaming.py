@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
+from typing import Any, TypeVar, cast
 
-from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate
+from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate, Response, ResponseFormat
 from perdure.errors import ChatClientInvalidResponseException
 from perdure.streams import ResponseStream
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
-
-    from perdure.agents.messages.responses import Response, ResponseFormat
 
 UpdateT = TypeVar("UpdateT")
 FinalT = TypeVar("FinalT")

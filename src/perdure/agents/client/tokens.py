@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
-from perdure.agents.messages.responses import token_spending
+from perdure.agents.messages.responses import Response, token_spending
 from perdure.errors import ChatClientInvalidResponseException
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from perdure.agents.messages.content import Content
     from perdure.agents.messages.message import Message
-    from perdure.agents.messages.responses import Response
     from perdure.engine import ActivationRecorder
 
 MissingUsage: TypeAlias = Literal["estimate", "warn", "raise"]

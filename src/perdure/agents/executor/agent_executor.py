@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 from typing_extensions import TypedDict
 
@@ -36,6 +36,7 @@ from perdure.graph import (
     ABSENT,
     INTERNAL_SOURCE_ID,
     Executor,
+    Graph,
     Shared,
     State,
     WorkflowContext,
@@ -45,11 +46,6 @@ from perdure.graph import (
     response_handler,
 )
 from perdure.log import Log
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from perdure.graph import Graph
 
 
 @dataclass

@@ -15,12 +15,12 @@ from weakref import WeakValueDictionary
 
 from perdure.agents.client.tokens import TOKEN_RESOURCES, TokenCounter
 from perdure.agents.executor.requests import deduplicate, inner_requests, is_inner_question
-from perdure.agents.messages.responses import AgentResponse
-from perdure.agents.sessions.session import AgentSession, apply_changes, copy_state, find_changes, share_logs
+from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate
+from perdure.agents.sessions.session import AgentSession, Change, apply_changes, copy_state, find_changes, share_logs
 from perdure.agents.turn.recording import return_requests
 from perdure.codec import register_type
 from perdure.engine import RUN_KWARGS_KEY, kwargs_of_executor
-from perdure.graph import StepCall
+from perdure.graph import StepCall, WorkflowContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from perdure.agents.agent import SupportsAgentRun
     from perdure.agents.messages.content import Content
     from perdure.agents.messages.message import Message
-    from perdure.agents.messages.responses import AgentResponseUpdate
-    from perdure.agents.sessions.session import Change
-    from perdure.graph import WorkflowContext
     from perdure.kernel import Request
 
 SESSION_KEY: Final = "session"

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from perdure.agents.messages.content import Content
 from perdure.agents.messages.conversation import is_tool_question
 from perdure.agents.messages.message import Message
-from perdure.engine import terms_of
+from perdure.engine import ActivationRecorder, terms_of
 from perdure.events import WorkflowEvent
 from perdure.graph import Terms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from perdure.engine import ActivationRecorder
     from perdure.kernel import Request
 
 _NAME: Final = "request_info"

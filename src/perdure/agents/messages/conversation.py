@@ -12,15 +12,12 @@ import json
 import re
 import sys
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from perdure.agents.messages.content import Content, function_error, function_result
 from perdure.agents.messages.message import ATTRIBUTION, Message
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 INTERRUPTED: Final = "interrupted: there is no result, and it is unknown if the call had an effect"
 UNDECIDED: Final = "the call was not made: it waits for approval, and nobody has answered yet"

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NewType, Self, TypeAlias, cast
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Literal, NewType, Self, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 from typing_extensions import TypeVar
 
 from perdure.agents.messages.content import Content, UsageDetails, add_usage_details
-from perdure.agents.messages.message import Message, to_contents
+from perdure.agents.messages.message import ContentInput, Message, to_contents
 from perdure.agents.messages.structured import InvalidValueError, parse_answer
 from perdure.codec import register_type
 from perdure.errors import AdditionItemMismatch, ResponseValueError
 from perdure.streams import without_discarded
 from perdure.typenames import type_name
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Iterable, Sequence
-
-    from perdure.agents.messages.message import ContentInput
 
 ValueT = TypeVar("ValueT", default=Any)
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Self
-
     from jsonschema import ValidationError
 
 _FENCE: Final = "```"

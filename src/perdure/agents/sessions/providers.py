@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,18 +18,15 @@ from perdure.agents.client.compaction import EXCLUDED
 from perdure.agents.client.middleware import ChatMiddleware, categorize_middleware
 from perdure.agents.messages.conversation import drop_known_messages
 from perdure.agents.messages.message import ATTRIBUTION, Message
-from perdure.agents.messages.responses import AgentResponse
+from perdure.agents.messages.responses import AgentResponse, ChatResponse
 from perdure.errors import ContentError, MiddlewareException
 from perdure.log import Log
 from perdure.records import digest
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from perdure.agents.agent import SupportsAgentRun
     from perdure.agents.client.middleware import CallNext, ChatContext, MiddlewareTypes
-    from perdure.agents.messages.responses import ChatResponse
     from perdure.agents.sessions.session import AgentSession
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, cast
 
 from perdure.agents.messages.message import Message
 from perdure.clock import SystemClock
 from perdure.codec import register_type
 from perdure.log import Log
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 T = TypeVar("T")
 

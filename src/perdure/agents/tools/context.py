@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.clock import SystemClock
 from perdure.engine import is_inside_step, step_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from pydantic import BaseModel
 
     from perdure.agents.messages.content import Content

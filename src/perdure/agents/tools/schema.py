@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args, get_ori
 from perdure.annotations import Namespace, evaluate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pydantic import BaseModel
 
 _CONTEXT: Final = re.compile(r"\bFunctionInvocationContext\b")
@@ -27,7 +25,7 @@ _RECEIVERS: Final = frozenset({"self", "cls"})
 
 _ARGUMENTS: Final = frozenset({"args", "arguments", "parameters", "params", "keyword args", "keyword arguments"})
 _SECTIONS: Final = _ARGUMENTS | {
-    *("returns", "return", "yields", "raises", "example", "examples", "note", "notes", "see also"),
+    *("returns", "return", "yields", "raises", "example", "examples", "note", "notes", "see also")
 }
 _GOOGLE_ENTRY: Final = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 _NUMPY_ENTRY: Final = re.compile(r"^\*{0,2}(\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?()$")

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast, get_args, overload
 
@@ -23,7 +23,6 @@ from perdure.errors import ToolException
 from perdure.graph import Retry, policy_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from datetime import timedelta
 
     from pydantic import BaseModel

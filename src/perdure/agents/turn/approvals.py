@@ -6,7 +6,7 @@ supplies the messages could have written it. An answer says yes or no. Its own a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -23,8 +23,6 @@ from perdure.agents.messages.conversation import (
 from perdure.errors import AgentInvalidResponseException
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from perdure.agents.messages.message import Message
 
 APPROVALS_KEY: Final = "tool_approval"

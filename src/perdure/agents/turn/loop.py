@@ -14,20 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, cast
 
 from perdure.agents.client.base import ChatLayer, OptionsT
 from perdure.agents.client.middleware import categorize_middleware
-from perdure.agents.client.streaming import stream_updates
+from perdure.agents.client.streaming import ChatStream, stream_updates
 from perdure.agents.executor.requests import ask_all
 from perdure.agents.messages.content import Content, UsageDetails, add_usage_details
-from perdure.agents.messages.conversation import (
-    call_ids_in,
-    is_approval_response,
-    is_local_call,
-    repair_conversation,
-)
+from perdure.agents.messages.conversation import call_ids_in, is_approval_response, is_local_call, repair_conversation
 from perdure.agents.messages.message import Message, normalize_messages
 from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate
 from perdure.agents.messages.structured import answer_fault, correction
 from perdure.agents.tools.context import expand_tools
-from perdure.agents.tools.tool import normalize_tools
+from perdure.agents.tools.tool import FunctionTool, normalize_tools
 from perdure.agents.turn.approvals import (
     ApprovedCalls,
     Batch,
@@ -44,7 +39,7 @@ from perdure.agents.turn.approvals import (
 from perdure.agents.turn.call_ids import CallIds
 from perdure.agents.turn.recording import current_turn, has_failed_here, use_turn
 from perdure.agents.turn.tool_calls import CallOutcome, ToolCaller
-from perdure.clock import SystemClock
+from perdure.clock import Clock, SystemClock
 from perdure.errors import ResponseValueError
 from perdure.streams import ResponseStream
 
@@ -52,9 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from perdure.agents.client.middleware import CallNext, ChatContext, MiddlewareTypes
-    from perdure.agents.client.streaming import ChatStream
-    from perdure.agents.tools.tool import FunctionTool
-    from perdure.clock import Clock
 
 _OUT_OF_CALLS: Final = "No more tools may be called in this turn, and there is no answer without them."
 _VISIBLE: Final = frozenset({"data", "uri", "error", "hosted_file", "hosted_vector_store"})

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from perdure.agents.client.streaming import forward_stream, stream_updates
 from perdure.agents.messages.message import Message
-from perdure.graph import Numbering, StepCall, activation_at_work, begin_step
+from perdure.graph import IfInterrupted, Numbering, StepCall, activation_at_work, begin_step
 from perdure.records import digest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Sequence
 
     from perdure.engine import ActivationRecorder
-    from perdure.graph import IfInterrupted
     from perdure.streams import ResponseStream
 
 T = TypeVar("T")

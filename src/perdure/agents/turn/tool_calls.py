@@ -8,7 +8,7 @@ import functools
 import inspect
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakValueDictionary
@@ -20,7 +20,7 @@ from perdure.agents.sessions.session import apply_changes, copy_state, find_chan
 from perdure.agents.tools.context import FunctionInvocationContext, expand_tools, join_tools, tool_name
 from perdure.agents.tools.schema import ArgumentsError
 from perdure.agents.tools.tool import FunctionTool, run_in_thread
-from perdure.agents.turn.approvals import REJECTED
+from perdure.agents.turn.approvals import REJECTED, ApprovedCalls, Decision
 from perdure.clock import SystemClock
 from perdure.engine import NOT_DONE, is_async, is_final, is_inside_step, within
 from perdure.errors import (
@@ -32,14 +32,10 @@ from perdure.errors import (
     ToolException,
     UserInputRequiredException,
 )
-from perdure.graph import NO_POLICY, StepCall, begin_step
+from perdure.graph import NO_POLICY, IfInterrupted, Policy, StepCall, begin_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-
-    from perdure.agents.turn.approvals import ApprovedCalls, Decision
     from perdure.agents.turn.recording import Turn
-    from perdure.graph import IfInterrupted, Policy
 
 logger = logging.getLogger(__name__)
 

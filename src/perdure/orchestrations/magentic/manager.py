@@ -24,6 +24,7 @@ from perdure.orchestrations.magentic.prompts import (
 )
 from perdure.orchestrations.magentic.types import (
     MAGENTIC_MANAGER_NAME,
+    MagenticContext,
     MagenticProgressLedger,
     MagenticProgressLedgerItem,
     MagenticTaskLedger,
@@ -32,7 +33,6 @@ from perdure.orchestrations.magentic.types import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
-    from perdure.orchestrations.magentic.types import MagenticContext
 
 T = TypeVar("T")
 

@@ -48,6 +48,7 @@ from perdure.orchestrations.participants import (
     GroupChatContext,
     GroupChatResponseMessage,
     GroupChatWorkflowContextOutT,
+    Participant,
     ParticipantRegistry,
     can_handle,
     check_participants,
@@ -56,14 +57,12 @@ from perdure.orchestrations.participants import (
     shared_messages,
 )
 from perdure.orchestrations.request_info import make_nodes
-from perdure.orchestrations.termination import should_terminate
+from perdure.orchestrations.termination import TerminationCondition, should_terminate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from perdure import SupportsAgentRun, Workflow
-    from perdure.orchestrations.participants import Participant
-    from perdure.orchestrations.termination import TerminationCondition
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

@@ -5,26 +5,23 @@ from __future__ import annotations
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, cast, get_args
 
 from typing_extensions import TypedDict
 
-from perdure.agents import ApprovalMode, FunctionInvocationContext, FunctionTool
+from perdure.agents import ApprovalMode, Content, FunctionInvocationContext, FunctionTool, IfToolInterrupted
 from perdure.clock import SystemClock
 from perdure.errors import ToolException
 from perdure.providers import needs_extra
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
-    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     import httpx2
     from mcp_types import CallToolResult, GetPromptResult, Prompt, Tool
 
-    from perdure.agents import Content, IfToolInterrupted
     from perdure.providers.mcp.session import Session
 
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_.-]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
@@ -17,7 +17,6 @@ from perdure.errors import ToolException, ToolExecutionException
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-    from contextlib import AbstractAsyncContextManager
 
     from perdure.providers.mcp.server import MCPTool
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -20,13 +20,15 @@ from pydantic_ai.exceptions import (
     UnexpectedModelBehavior,
     UserError,
 )
-from pydantic_ai.models import infer_model
+from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse, infer_model
 
 from perdure.agents import (
     ChatResponse,
     ChatResponseUpdate,
+    ChatStream,
     Content,
     Message,
+    ResponseFormat,
     UsageDetails,
     find_renamed_tools,
     restore_names,
@@ -50,13 +52,9 @@ from perdure.providers.models.request import (
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-
-    from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.usage import RequestUsage
 
-    from perdure.agents import ChatStream, ResponseFormat
 
 T = TypeVar("T")
 

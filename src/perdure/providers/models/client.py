@@ -8,7 +8,9 @@ from perdure.agents import (
     BaseChatClient,
     ChatMiddlewareLayer,
     ChatTelemetryLayer,
+    FunctionInvocationConfiguration,
     FunctionInvocationLayer,
+    Message,
     OptionsT,
     prepend_instructions_to_messages,
 )
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pydantic_ai.models import Model
-
-    from perdure.agents import FunctionInvocationConfiguration, Message
 
 
 class ModelClient(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import mimetypes
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_ai import messages as ai
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.native_tools import NATIVE_TOOL_TYPES, AbstractNativeTool
@@ -16,13 +16,8 @@ from pydantic_ai.settings import ModelSettings, ToolOrOutput
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_jsonable_python
 
-from perdure.agents import UNKNOWN_MEDIA_TYPE, sendable_messages, sendable_name
+from perdure.agents import UNKNOWN_MEDIA_TYPE, Content, Message, ResponseFormat, sendable_messages, sendable_name
 from perdure.errors import ChatClientInvalidRequestException
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-    from perdure.agents import Content, Message, ResponseFormat
 
 # The tool by which a model answers if it has no JSON mode.
 OUTPUT_TOOL: Final = "final_result"

@@ -11,8 +11,15 @@ from typing_extensions import TypedDict, TypeVar, Unpack
 from perdure.agents import (
     BaseChatClient,
     ChatMiddlewareLayer,
+    ChatResponse,
+    ChatResponseUpdate,
     ChatTelemetryLayer,
+    CompactionStrategy,
+    FunctionInvocationConfiguration,
     FunctionInvocationLayer,
+    Message,
+    MissingUsage,
+    TokenizerProtocol,
     find_renamed_tools,
     prepend_instructions_to_messages,
     restore_names,
@@ -22,6 +29,7 @@ from perdure.errors import ChatClientInvalidRequestException
 from perdure.providers import needs_extra
 from perdure.providers.openai.request import (
     OpenAIChatOptions,
+    Wire,
     find_unknown_options,
     stream_parameters,
     to_parameters,
@@ -35,17 +43,7 @@ if TYPE_CHECKING:
 
     from openai import AsyncOpenAI
 
-    from perdure.agents import (
-        ChatResponse,
-        ChatResponseUpdate,
-        CompactionStrategy,
-        FunctionInvocationConfiguration,
-        Message,
-        MissingUsage,
-        TokenizerProtocol,
-    )
     from perdure.providers.openai.connection import Credential
-    from perdure.providers.openai.request import Wire
     from perdure.secrets import Secret
 
 OpenAIOptionsT = TypeVar("OpenAIOptionsT", default=OpenAIChatOptions[Any])

@@ -20,7 +20,7 @@ import openai
 from openai import BaseModel
 from openai.resources.chat.completions import AsyncCompletions
 
-from perdure.clock import SystemClock
+from perdure.clock import Clock, SystemClock
 from perdure.errors import (
     ChatClientException,
     ChatClientInvalidAuthException,
@@ -33,7 +33,6 @@ from perdure.secrets import Secret
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 
-    from perdure.clock import Clock
     from perdure.providers.openai.client import ServerSettings
 
 # Tokens are replaced this long before they expire.

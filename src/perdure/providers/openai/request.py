@@ -7,14 +7,15 @@ import inspect
 import json
 import mimetypes
 import re
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, cast
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Generic, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from perdure.agents import (
     UNKNOWN_MEDIA_TYPE,
     ChatOptions,
     Content,
+    Message,
     ResponseModelT,
     expand_tools,
     is_function_tool,
@@ -23,11 +24,6 @@ from perdure.agents import (
     sendable_name,
 )
 from perdure.errors import ChatClientContentFilterException, ChatClientInvalidRequestException
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from perdure.agents import Message
 
 
 class OpenAIChatOptions(ChatOptions[ResponseModelT], Generic[ResponseModelT], total=False):

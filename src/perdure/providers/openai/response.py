@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.agents import ChatResponse, ChatResponseUpdate, Content, Message, UsageDetails
+from perdure.agents import ChatResponse, ChatResponseUpdate, Content, Message, ResponseFormat, UsageDetails
 from perdure.errors import AdditionItemMismatch, ChatClientException
 from perdure.providers.openai.request import REASONING_FIELD, REFUSAL
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from openai.types import CompletionUsage
     from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-    from perdure.agents import ResponseFormat
 
 _REASONING_TEXTS = ("reasoning_content", "reasoning")
 _REASONING_DETAILS = "reasoning_details"
@@ -234,9 +233,7 @@ def _reasoning_contents(said: Any) -> list[Content]:
 def _sealed_reasoning(details: Sequence[Mapping[str, Any]], text: str | None = None) -> Content:
     """Return reasoning that only the server can read. It is sent back unchanged."""
     return Content.from_text_reasoning(
-        text=text,
-        protected_data=json.dumps(details),
-        additional_properties={REASONING_FIELD: _REASONING_DETAILS},
+        text=text, protected_data=json.dumps(details), additional_properties={REASONING_FIELD: _REASONING_DETAILS}
     )
 
 

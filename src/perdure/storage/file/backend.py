@@ -29,23 +29,38 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from perdure.clock import SystemClock
+from perdure.clock import Clock, SystemClock
 from perdure.errors import (
     CheckpointDamagedError,
     CheckpointNotFoundError,
     CheckpointWriteError,
     WorkflowCheckpointException,
 )
-from perdure.records import Lease, Mark, Retention
+from perdure.records import (
+    Archive,
+    Blob,
+    Command,
+    Commit,
+    EventBatch,
+    Halt,
+    JournalRecord,
+    Lease,
+    Manifest,
+    Mark,
+    NewRun,
+    Retention,
+    RunRecord,
+    RunStatus,
+)
 from perdure.storage import retention as retention_rules, rules
 from perdure.storage.disk import Disk
 from perdure.storage.file import history, lines
 from perdure.storage.file.checkpoints import CheckpointFile, RunAfter, choose_inline, usual_id
 from perdure.storage.file.directory import Directory
-from perdure.storage.file.run_files import CONSUMED_MAX, LogLine, after_commit, event_line
-from perdure.storage.group_commit import PendingCommit, PendingRecords
+from perdure.storage.file.run_files import CONSUMED_MAX, LogLine, RunFiles, after_commit, event_line
+from perdure.storage.group_commit import Pending, PendingCommit, PendingRecords
 from perdure.storage.owners import LEASE_SECONDS, Owners, require_lease
-from perdure.storage.port import require_durability
+from perdure.storage.port import Durability, require_durability
 from perdure.storage.rules import file_name
 from perdure.storage.store import BackedStore
 from perdure.storage.worker import Worker
@@ -54,23 +69,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
-    from perdure.clock import Clock
-    from perdure.records import (
-        Archive,
-        Blob,
-        Command,
-        Commit,
-        EventBatch,
-        Halt,
-        JournalRecord,
-        Manifest,
-        NewRun,
-        RunRecord,
-        RunStatus,
-    )
-    from perdure.storage.file.run_files import RunFiles
-    from perdure.storage.group_commit import Pending
-    from perdure.storage.port import Durability
 
 _CACHED_TENANTS_MAX = 64
 _NUMBERS_PER_CHECK = 100
@@ -347,11 +345,7 @@ class FileBackend:
     def close_run(self, run_id: str, *, halt: Halt, instead_of: Halt | None, takeover: bool) -> bool:
         with self._locked(run_id) as (run, line):
             state = rules.find_closable(
-                line and line.state,
-                run_id,
-                instead_of=instead_of,
-                takeover=takeover,
-                is_gone=self._owners.is_gone,
+                line and line.state, run_id, instead_of=instead_of, takeover=takeover, is_gone=self._owners.is_gone
             )
             if line is None or state is None:
                 return False

@@ -29,14 +29,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote
 
 from perdure.errors import BlobDamagedError, CheckpointDamagedError, WorkflowCheckpointException
-from perdure.records import Blob, EventBatch, Manifest, digest
+from perdure.records import Blob, EventBatch, HeadStatus, Manifest, digest
 from perdure.storage.rules import file_name, moment, reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from perdure.records import HeadStatus
     from perdure.storage.disk import Disk
 
 FORMAT = 1

@@ -13,23 +13,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import BlobDamagedError, CheckpointDamagedError, WorkflowCheckpointException
-from perdure.records import Archive, ArchivedCheckpoint, FullHistory
+from perdure.records import Archive, ArchivedCheckpoint, EventBatch, FullHistory, Retention
 from perdure.storage import retention as retention_rules, rules
 from perdure.storage.file import lines
-from perdure.storage.file.checkpoints import CheckpointFile, closure, encode
-from perdure.storage.file.directory import CHECKPOINTS, EVENTS, INBOX, JOURNAL, RUNS
-from perdure.storage.file.run_files import LogLine, encode_log, event_line, inbox_line, journal_line
+from perdure.storage.file.checkpoints import CheckpointFile, LogEntry, closure, encode
+from perdure.storage.file.directory import CHECKPOINTS, EVENTS, INBOX, JOURNAL, RUNS, Directory, Location, Target
+from perdure.storage.file.run_files import LogLine, RunFiles, encode_log, event_line, inbox_line, journal_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from perdure.clock import Clock
-    from perdure.records import EventBatch, Retention
     from perdure.storage.disk import Stamp
-    from perdure.storage.file.checkpoints import LogEntry
-    from perdure.storage.file.directory import Directory, Location, Target
-    from perdure.storage.file.run_files import RunFiles
     from perdure.storage.group_commit import PendingCommit
     from perdure.storage.owners import Owners
 

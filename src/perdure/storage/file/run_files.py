@@ -19,18 +19,24 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
-from perdure.records import Command, EventBatch, Halt, JournalRecord, Owner, RunRecord
+from perdure.records import Blob, Command, EventBatch, Halt, JournalRecord, Owner, RunRecord
 from perdure.storage import rules
 from perdure.storage.file import lines
-from perdure.storage.file.checkpoints import LogEntry, closure, status_of, usual_id
+from perdure.storage.file.checkpoints import (
+    CheckpointFile,
+    Checkpoints,
+    LogEntry,
+    RunAfter,
+    closure,
+    status_of,
+    usual_id,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from perdure.records import Blob
     from perdure.storage.disk import Disk
-    from perdure.storage.file.checkpoints import CheckpointFile, Checkpoints, RunAfter
 
 CONSUMED_MAX = 32
 """A run's log names at most this many consumed commands before they are removed from the inbox's file."""
@@ -125,11 +131,7 @@ class RunLog:
         state = line.state
         if state.record.head == checkpoint_id:
             state = rules.move_head(
-                state,
-                head=newest.checkpoint_id,
-                settled=newest.settled,
-                status=newest.status,
-                wake_at=newest.wake_at,
+                state, head=newest.checkpoint_id, settled=newest.settled, status=newest.status, wake_at=newest.wake_at
             )
         return replace(line, change="deletion", state=state, newest=newest, subject=checkpoint_id), left
 

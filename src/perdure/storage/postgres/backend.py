@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from perdure.errors import WorkflowCheckpointException
-from perdure.storage.group_commit import PendingCommit
-from perdure.storage.postgres.database import ConflictError, ConnectionLostError
+from perdure.storage.group_commit import Pending, PendingCommit
+from perdure.storage.postgres.database import ConflictError, ConnectionLostError, PostgresDatabase
 from perdure.storage.sql.backend import SqlBackend
 from perdure.storage.sql.writes import write_error
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from perdure.clock import Clock
     from perdure.records import Archive, Command, Halt, Lease, NewRun, Retention
-    from perdure.storage.group_commit import Pending
-    from perdure.storage.postgres.database import PostgresDatabase
     from perdure.storage.postgres.owners import PostgresOwners
     from perdure.storage.rules import RunState
 
@@ -47,13 +45,7 @@ class PostgresBackend(SqlBackend):
 
     @override
     def acquire(
-        self,
-        run_id: str,
-        *,
-        create: NewRun | None,
-        takeover: bool,
-        token: int | None,
-        tried: list[Lease] | None = None,
+        self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None, tried: list[Lease] | None = None
     ) -> Lease:
         leases: list[Lease] = [] if tried is None else tried
 

@@ -19,16 +19,14 @@ from psycopg_pool import ConnectionPool
 
 from perdure.clock import SystemClock
 from perdure.errors import WorkflowCheckpointException
-from perdure.storage.postgres.target import escape_text, migrate
-from perdure.storage.sql.database import named_statements, statement_text
+from perdure.storage.postgres.target import Columns, Connection, Target, escape_text, migrate
+from perdure.storage.sql.database import Sync, named_statements, statement_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from perdure.storage.port import Durability
-    from perdure.storage.postgres.target import Columns, Connection, Target
-    from perdure.storage.sql.database import Sync
 
 T = TypeVar("T")
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perdure.clock import SystemClock
+from perdure.clock import Clock, SystemClock
 from perdure.errors import WorkflowCheckpointException
 from perdure.records import Retention
-from perdure.storage.notifications import real_pause
+from perdure.storage.notifications import Pause, real_pause
 from perdure.storage.owners import LEASE_SECONDS
-from perdure.storage.port import require_durability
+from perdure.storage.port import Durability, require_durability
 from perdure.storage.sql.backend import SqlBackend
 from perdure.storage.store import HostBackedStore
 from perdure.storage.worker import Worker
 
 if TYPE_CHECKING:
-    from perdure.clock import Clock
-    from perdure.storage.notifications import Pause
-    from perdure.storage.port import Durability
     from perdure.storage.postgres.database import PostgresDatabase
 
 PATIENCE_SECONDS = 60.0

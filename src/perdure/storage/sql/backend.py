@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from perdure.errors import BlobDamagedError, CheckpointDamagedError, CheckpointNotFoundError
-from perdure.records import Archive, ArchivedCheckpoint, Blob, Due, Lease, Mark
+from perdure.records import Archive, ArchivedCheckpoint, Blob, Command, Due, Halt, Lease, Mark, NewRun, Owner, Retention
 from perdure.storage import retention as retention_rules, rules
 from perdure.storage.owners import this_process
 from perdure.storage.sql import rows
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from perdure.clock import Clock
-    from perdure.records import Command, Halt, NewRun, Owner, Retention
     from perdure.storage.group_commit import Pending
     from perdure.storage.sql.database import OwnerWatch, Row, SqlDatabase
 
@@ -74,13 +73,7 @@ class SqlBackend(Tables):
         return self._tenants[tenant]
 
     def acquire(
-        self,
-        run_id: str,
-        *,
-        create: NewRun | None,
-        takeover: bool,
-        token: int | None,
-        tried: list[Lease] | None = None,
+        self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None, tried: list[Lease] | None = None
     ) -> Lease:
         """Take the lease of a run. `tried` gets the lease before it is committed, should the outcome be unknown."""
         with self._database.transaction("later"):
@@ -88,12 +81,7 @@ class SqlBackend(Tables):
                 self.execute("hold_run", run_id=run_id)
             found = self.lock_run(run_id)
             state = rules.require_leasable(
-                found,
-                run_id,
-                create=create,
-                takeover=takeover,
-                is_replaceable=self._owners.is_replaceable,
-                token=token,
+                found, run_id, create=create, takeover=takeover, is_replaceable=self._owners.is_replaceable, token=token
             )
             if token is None:
                 token = self.number("next_token", above=state.token)
@@ -290,11 +278,7 @@ class SqlBackend(Tables):
     def close_run(self, run_id: str, *, halt: Halt, instead_of: Halt | None, takeover: bool) -> bool:
         with self._database.transaction("always"):
             state = rules.find_closable(
-                self.lock_run(run_id),
-                run_id,
-                instead_of=instead_of,
-                takeover=takeover,
-                is_gone=self._is_gone,
+                self.lock_run(run_id), run_id, instead_of=instead_of, takeover=takeover, is_gone=self._is_gone
             )
             if state is not None:
                 self._known.pop(run_id, None)

@@ -9,13 +9,23 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
 from perdure.errors import CheckpointDamagedError
-from perdure.records import Command, EventBatch, Halt, JournalRecord, Manifest, Owner, RunRecord, digest
+from perdure.records import (
+    ArchivedCheckpoint,
+    Command,
+    Commit,
+    EventBatch,
+    Halt,
+    JournalRecord,
+    Manifest,
+    Owner,
+    RunRecord,
+    digest,
+)
 from perdure.storage.rules import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from perdure.records import ArchivedCheckpoint, Commit
     from perdure.storage.sql.database import Row
 
 T = TypeVar("T")

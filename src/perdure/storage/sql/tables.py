@@ -12,14 +12,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, get_args
 
 from perdure.errors import BlobDamagedError, CheckpointDamagedError, CheckpointNotFoundError
-from perdure.records import HaltKind, RunQuery
+from perdure.records import Blob, Command, EventBatch, HaltKind, JournalRecord, Manifest, RunQuery, RunRecord, RunStatus
 from perdure.storage import rules
 from perdure.storage.sql import rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from perdure.records import Blob, Command, EventBatch, JournalRecord, Manifest, RunRecord, RunStatus
     from perdure.storage.rules import RunState
     from perdure.storage.sql.database import Row, Rows, SqlDatabase
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.data_classes import new_dict, new_list
 from perdure.errors import CheckpointWriteError, WorkflowException
 from perdure.storage import retention as retention_rules, rules
-from perdure.storage.group_commit import PendingCommit
+from perdure.storage.group_commit import Pending, PendingCommit, PendingRecords
 from perdure.storage.sql import rows
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from perdure.clock import Clock
     from perdure.records import Blob, Retention
-    from perdure.storage.group_commit import Pending, PendingRecords
     from perdure.storage.sql.database import OwnerWatch, Row
     from perdure.storage.sql.tables import Tables
 

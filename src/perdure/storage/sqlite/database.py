@@ -12,14 +12,13 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from perdure.errors import WorkflowCheckpointException
-from perdure.storage.sql.database import migrations, named_statements, statement_text
+from perdure.storage.sql.database import Sync, migrations, named_statements, statement_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from perdure.storage.port import Durability
-    from perdure.storage.sql.database import Sync
 
 APPLICATION_ID = 0x70657264
 """Marks the file as ours: "perd"."""

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
-from perdure.clock import SystemClock
+from perdure.clock import Clock, SystemClock
 from perdure.errors import WorkflowCheckpointException
-from perdure.records import Retention
-from perdure.storage.notifications import real_pause
+from perdure.records import Owner, Retention
+from perdure.storage.notifications import Pause, real_pause
 from perdure.storage.owners import LEASE_SECONDS, Owners, this_process
-from perdure.storage.port import require_durability
+from perdure.storage.port import Durability, require_durability
 from perdure.storage.sql.backend import SqlBackend
 from perdure.storage.sqlite.database import SqliteDatabase
 from perdure.storage.store import HostBackedStore
@@ -26,10 +26,6 @@ from perdure.storage.worker import InlineWorker, Worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from perdure.clock import Clock
-    from perdure.records import Owner
-    from perdure.storage.notifications import Pause
-    from perdure.storage.port import Durability
 
 _numbers = itertools.count(1)
 

@@ -10,13 +10,12 @@ from psycopg import sql
 from perdure.clock import SystemClock
 from perdure.storage import PostgresStore, StoreStorage
 from perdure.storage.postgres.database import PostgresDatabase
-from perdure.storage.postgres.target import Target, migrate
+from perdure.storage.postgres.target import Columns, Connection, Target, migrate
 from perdure.testing.resume.storage_kinds import DatabaseKillPoints
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perdure.storage.postgres.target import Columns, Connection
     from perdure.testing.resume.kill_points import Chance
 
 _FLIP: Final = 0x20

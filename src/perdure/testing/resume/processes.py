@@ -20,14 +20,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.testing.resume.kill_points import Effects, KillPlan, record_into, use_plan
-from perdure.testing.resume.subject import RUN_ID, RunSnapshot, SubjectDriver
+from perdure.testing.resume.subject import RUN_ID, RunSnapshot, Subject, SubjectDriver
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from perdure.storage import StoreStorage
-    from perdure.testing.resume.subject import Subject
     from perdure.testing.resume.suite import Report
 
 T = TypeVar("T")

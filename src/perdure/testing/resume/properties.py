@@ -11,16 +11,33 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from perdure.errors import AlreadyAnsweredError, RunBusyError, RunNotFoundError, WorkflowException
 from perdure.storage.port import is_tenant_store
-from perdure.testing.resume.kill_points import NO_KILL, Chance, Effects, KillPlan, record_into, use_plan, window_of
-from perdure.testing.resume.processes import Gate, run_isolated, start_child
+from perdure.testing.resume.kill_points import (
+    NO_KILL,
+    Chance,
+    Effects,
+    KillPlan,
+    KillTarget,
+    KillTargets,
+    record_into,
+    use_plan,
+    window_of,
+)
+from perdure.testing.resume.processes import (
+    Baseline,
+    Child,
+    Gate,
+    ProcessResult,
+    RunDirectory,
+    Runner,
+    run_isolated,
+    start_child,
+)
 from perdure.testing.resume.subject import RUN_ID, RunSnapshot, SubjectDriver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from perdure.storage import StoreStorage
-    from perdure.testing.resume.kill_points import KillTarget, KillTargets
-    from perdure.testing.resume.processes import Baseline, Child, ProcessResult, RunDirectory, Runner
     from perdure.testing.resume.suite import Report
 
 _KILLS_PER_RUN_MAX = 8

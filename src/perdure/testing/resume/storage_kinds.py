@@ -9,16 +9,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from perdure.storage import Disk, FileStore, SqliteDatabase, SqliteStore, StoreStorage
-from perdure.testing.resume.kill_points import find_finished, is_resuming, mark_committed, mark_recorded, reach, writes
+from perdure.storage import Disk, FileStore, SqliteDatabase, SqliteStore, Store, StoreStorage, Sync
+from perdure.testing.resume.kill_points import (
+    Chance,
+    find_finished,
+    is_resuming,
+    mark_committed,
+    mark_recorded,
+    reach,
+    writes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
     from pathlib import Path
 
     from perdure.records import Command, Commit, JournalRecord, Lease
-    from perdure.storage import Store, Sync
-    from perdure.testing.resume.kill_points import Chance
 
 _OPEN_INTENT = b'"open"'
 

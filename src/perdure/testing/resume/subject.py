@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from perdure.checkpoint import InterruptedStep, StepDecision
 from perdure.errors import RunNotFoundError
 from perdure.events import CheckpointInfo, WorkflowErrorDetails, WorkflowEvent
-from perdure.storage import StoreStorage, open_storage
+from perdure.storage import PendingRequest, StoreStorage, open_storage
 from perdure.testing.resume.kill_points import begin_superstep, mark_open
-from perdure.testing.resume.storage_kinds import SHIPPED, Kind, with_points
+from perdure.testing.resume.storage_kinds import SHIPPED, Kind, Storages, with_points
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from perdure.storage import PendingRequest
-    from perdure.testing.resume.storage_kinds import Storages
     from perdure.workflows import Workflow
 
 RUN_ID: Final = "subject"

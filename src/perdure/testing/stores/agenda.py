@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure.records import Due, KeepFor, Mark
+from perdure.records import Archive, Due, HaltKind, HeadStatus, KeepFor, Mark
 from perdure.testing.stores.base import (
     SOON,
     UNWOKEN_SECONDS,
@@ -29,7 +29,6 @@ from perdure.testing.stores.base import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from perdure.records import Archive, HaltKind, HeadStatus
     from perdure.storage import HostStore, Store, Subscription
     from perdure.testing.clock import ManualClock
 

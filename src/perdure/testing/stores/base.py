@@ -8,24 +8,38 @@ import inspect
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 import pytest
 from typing_extensions import override
 
 from perdure.errors import LeaseLostError, StaleHeadError
-from perdure.records import Blob, Command, Commit, Halt, JournalRecord, Manifest, Mark, NewEvents, NewRun, Retention
-from perdure.storage import MemoryStore
+from perdure.records import (
+    Archive,
+    Blob,
+    Command,
+    Commit,
+    EventBatch,
+    Halt,
+    HaltKind,
+    HeadStatus,
+    JournalRecord,
+    Lease,
+    Manifest,
+    Mark,
+    NewEvents,
+    NewRun,
+    Retention,
+    RunRecord,
+)
+from perdure.storage import HostStore, MemoryStore, Store, TenantStore
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
     from pathlib import Path
-    from typing import Unpack
 
     from perdure.clock import Clock
-    from perdure.records import Archive, EventBatch, HaltKind, HeadStatus, Lease, RunRecord
-    from perdure.storage import HostStore, Store, TenantStore
 
 P = ParamSpec("P")
 E = TypeVar("E", bound=Exception)

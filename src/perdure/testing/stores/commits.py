@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure.errors import CheckpointNotFoundError, LeaseLostError, StaleHeadError, WorkflowCheckpointException
-from perdure.records import Blob, KeepLast, LatestOnly, Retention, WholeCheckpoint
-from perdure.storage import reads_at_once
+from perdure.records import Blob, HeadStatus, KeepLast, LatestOnly, Manifest, Retention, RunStatus, WholeCheckpoint
+from perdure.storage import Openings, Store, reads_at_once
 from perdure.testing.stores.base import (
     LATE,
     REFUSED_IDS,
     SOON,
+    Further,
     RunDriver,
     StoreSuite,
     command,
@@ -35,10 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from perdure.records import HeadStatus, Manifest, RunStatus
-    from perdure.storage import Openings, Store
     from perdure.testing.clock import ManualClock
-    from perdure.testing.stores.base import Further
 
 
 class LifeConformance(StoreSuite):

@@ -16,7 +16,7 @@ from perdure.errors import (
     StaleHeadError,
     WorkflowCheckpointException,
 )
-from perdure.records import Halt
+from perdure.records import Halt, HaltKind
 from perdure.testing.stores.base import (
     REFUSED,
     SOON,
@@ -37,7 +37,6 @@ from perdure.testing.stores.base import (
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from perdure.records import HaltKind
     from perdure.storage import Store, TenantStore
     from perdure.testing.clock import ManualClock
 

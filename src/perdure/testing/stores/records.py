@@ -7,14 +7,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from perdure.errors import (
-    CommandWaitsError,
-    LeaseLostError,
-    RunNotFoundError,
-    StaleCommandError,
-    StaleHeadError,
-)
-from perdure.records import Command, EventBatch, JournalRecord, NewEvents
+from perdure.errors import CommandWaitsError, LeaseLostError, RunNotFoundError, StaleCommandError, StaleHeadError
+from perdure.records import Blob, Command, EventBatch, JournalRecord, NewEvents
 from perdure.testing.stores.base import (
     ODD_IDS,
     REFUSED_IDS,
@@ -31,7 +25,6 @@ from perdure.testing.stores.base import (
 )
 
 if TYPE_CHECKING:
-    from perdure.records import Blob
     from perdure.storage import Store
     from perdure.testing.clock import ManualClock
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.errors import CheckpointNotFoundError, RunNotFoundError, WorkflowCheckpointException
-from perdure.records import KeepFor, KeepLast, LatestOnly, Mark, Retention
+from perdure.records import Blob, Halt, KeepFor, KeepLast, LatestOnly, Mark, Retention
 from perdure.testing.stores.base import (
     HEAD,
     NOTHING,
@@ -33,7 +33,6 @@ from perdure.testing.stores.base import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure.records import Blob, Halt
     from perdure.storage import Store, TenantStore
     from perdure.testing.clock import ManualClock
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.errors import RunNotFoundError, WorkflowCheckpointException
-from perdure.records import KeepFor, KeepLast, Mark
-from perdure.storage import reads_at_once
+from perdure.records import Archive, KeepFor, KeepLast, Mark
+from perdure.storage import HostStore, Store, TenantStore, reads_at_once
 from perdure.testing.stores.base import (
     NOTHING,
     ODD_IDS,
@@ -42,8 +42,6 @@ from perdure.testing.stores.base import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from perdure.records import Archive
-    from perdure.storage import HostStore, Store, TenantStore
     from perdure.testing.clock import ManualClock
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.errors import RunExistsError, RunNotFoundError, WorkflowCheckpointException
-from perdure.records import FullHistory, KeepFor, KeepLast, LatestOnly, Mark, Retention
+from perdure.records import Archive, FullHistory, Halt, KeepFor, KeepLast, LatestOnly, Mark, Retention
 from perdure.testing.clock import ManualClock
 from perdure.testing.stores.base import (
     HEAD,
@@ -37,7 +37,6 @@ from perdure.testing.stores.base import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perdure.records import Archive, Halt
     from perdure.storage import MemoryStore, Store, TenantStore
 
 

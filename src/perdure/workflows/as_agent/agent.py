@@ -12,8 +12,11 @@ from typing_extensions import Unpack
 
 from perdure.agents import (
     AgentResponse,
+    AgentResponseUpdate,
+    AgentRunInputs,
     AgentSession,
     BaseAgent,
+    ContextProvider,
     HistoryProvider,
     InMemoryHistoryProvider,
     Message,
@@ -26,10 +29,10 @@ from perdure.agents import (
     store_context,
     token_spending,
 )
-from perdure.engine import Closing
+from perdure.engine import ActivationRecorder, Closing, InvocationKwargs
 from perdure.errors import AgentInvalidRequestException, UnknownRequestError, WorkflowException
 from perdure.graph import activation_at_work
-from perdure.storage import given_storage
+from perdure.storage import CheckpointStorage, given_storage
 from perdure.streams import ResponseStream
 from perdure.types import is_type_compatible
 from perdure.workflows.as_agent.nested import HandlerRun, NestedRun
@@ -48,10 +51,7 @@ from perdure.workflows.as_agent.translation import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
 
-    from perdure.agents import AgentResponseUpdate, AgentRunInputs, ContextProvider
-    from perdure.engine import ActivationRecorder, InvocationKwargs
     from perdure.events import WorkflowEvent
-    from perdure.storage import CheckpointStorage
     from perdure.workflows.workflow import Workflow
 
 

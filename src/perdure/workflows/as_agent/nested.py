@@ -14,6 +14,7 @@ from perdure.engine import (
     ActivationRecorder,
     ChangeDetector,
     Closing,
+    Journal,
     accepted,
     fan_ins_of,
     load,
@@ -22,18 +23,15 @@ from perdure.engine import (
     with_initial_states,
 )
 from perdure.errors import AgentException
-from perdure.kernel import Limits, Snapshot, answer, begin_turn, wake
-from perdure.workflows.as_agent.translation import RESPONSE_EVENTS, find_answers
+from perdure.kernel import Limits, PendingEvent, Snapshot, answer, begin_turn, wake
+from perdure.workflows.as_agent.translation import RESPONSE_EVENTS, TurnInput, find_answers
 from perdure.workflows.sub import ChildRun, records_under
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Mapping
 
-    from perdure.engine import Journal
     from perdure.events import WorkflowEvent
-    from perdure.kernel import PendingEvent
     from perdure.workflows.as_agent.agent import AgentCall
-    from perdure.workflows.as_agent.translation import TurnInput
 
 logger = logging.getLogger(__name__)
 

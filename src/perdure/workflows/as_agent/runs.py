@@ -10,22 +10,19 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from perdure.agents import Content
+from perdure.agents import Content, Message
 from perdure.checkpoint import request_event, shown
-from perdure.engine import Call, Closing, input_digest, output_events
+from perdure.engine import Call, Closing, LoadedRun, input_digest, output_events
 from perdure.errors import AgentException, CheckpointNotFoundError, EncodeError
 from perdure.kernel import Snapshot
-from perdure.workflows.as_agent.translation import answered_ids, find_answers, plain_answers
+from perdure.workflows.as_agent.translation import TurnInput, answered_ids, find_answers, plain_answers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, MutableMapping, Sequence
 
-    from perdure.agents import Message
-    from perdure.engine import LoadedRun
     from perdure.events import WorkflowEvent
     from perdure.streams import ResponseStream
     from perdure.workflows.as_agent.agent import AgentCall
-    from perdure.workflows.as_agent.translation import TurnInput
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
@@ -15,21 +15,18 @@ from perdure.agents import (
     InMemoryHistoryProvider,
     Message,
     SessionContext,
+    UsageDetails,
     add_usage_details,
     share_conversation,
 )
 from perdure.errors import AgentInvalidRequestException, AgentInvalidResponseException
 from perdure.events import WorkflowEvent
-from perdure.graph import SwitchCaseEdgeGroup
+from perdure.graph import EdgeGroup, Graph, SwitchCaseEdgeGroup
 from perdure.streams import without_discarded
 from perdure.types import is_type_compatible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from perdure.agents import UsageDetails
     from perdure.clock import Clock
-    from perdure.graph import EdgeGroup, Graph
     from perdure.workflows.as_agent.agent import WorkflowAgent
 
 REQUEST_INFO_FUNCTION_NAME = "request_info"
