@@ -33,7 +33,7 @@ from perdure import (
 from perdure.records import Halt, NewRun
 from perdure.storage import StoreStorage, TenantStore, is_host_store
 from perdure.testing.clock import ManualClock
-from perdure.testing.resume.processes import Gate, run_child, start_child
+from perdure.testing.resume.processes import Child, Gate, run_child
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -338,7 +338,7 @@ def test_run_of_another_process_is_busy(kind: str, tmp_path: Path) -> None:
             await storage.export_run("errand", tmp_path / "errand.jsonl")
 
     run_child(stopped).result()
-    child = start_child(advancing)
+    child = Child(advancing)
     assert gate.gather(1) == 1
     assert str(run_child(exporting).error).startswith("RunBusyError: run 'errand' is being advanced by process")
     gate.open()

@@ -1,7 +1,9 @@
 """Crashes in one process: a store that fails at its n-th call, and a sweep over all calls.
 
-async def test_my_workflow_survives(tmp_path):
-await sweep(run_workflow, storage=lambda name: SqliteCheckpointStorage(tmp_path / name), expected=42)
+    async def test_my_workflow_survives(tmp_path):
+        await sweep(run_workflow, storage=lambda name: SqliteCheckpointStorage(tmp_path / name), expected=42)
+
+`run_workflow(storage)` starts or resumes the run and returns its result.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, cast
 
 from perdure.storage import Store, StoreStorage
@@ -33,13 +36,13 @@ class CrashPoint:
     calls: list[str] = field(default_factory=list[str])
     was_hit: bool = False
 
-    async def around(self, name: str, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Do the work, unless the crash comes first. After a crash every further call crashes too."""
+    async def around(self, name: str, call: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
+        """Make the call, unless the crash comes first. After a crash every further call crashes too."""
         index = len(self.calls)
         self.calls.append(name)
         if self.was_hit or (index == self.call and self.moment == "before"):
             self._die(f"before call {index}, {name}")
-        outcome = await work()
+        outcome = await call(*args, **kwargs)
         if index == self.call:
             self._die(f"after call {index}, {name}")
         return outcome
@@ -58,27 +61,21 @@ def _look_at(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-class CrashingStore:
-    """Wraps a store and crashes at a given point."""
+class WrappedStore:
+    """Wraps a store. `around` makes each call of an async method, given its name, the method and its arguments."""
 
-    def __init__(self, inner: Store, point: CrashPoint) -> None:
-        self._inner = inner
-        self._point = point
+    def __init__(self, inner: Store, around: Callable[..., Awaitable[Any]]) -> None:
+        self.inner = inner
+        self.around = around
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        if not inspect.iscoroutinefunction(found):
-            return found
-
-        async def guarded(*args: Any, **kwargs: Any) -> Any:
-            return await self._point.around(name, lambda: found(*args, **kwargs))
-
-        return guarded
+        found = getattr(self.inner, name)
+        return partial(self.around, name, found) if inspect.iscoroutinefunction(found) else found
 
 
 def crashing(storage: StoreStorage, point: CrashPoint) -> StoreStorage:
     """Return a storage that crashes at the point."""
-    return StoreStorage(cast("Store", CrashingStore(storage.store, point)))
+    return StoreStorage(cast("Store", WrappedStore(storage.store, point.around)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """A simulated disk that loses what was not fsynced when its machine loses power.
 
-disk = SimulatedDisk()
-store = FileStore("/anywhere", disk=disk)
-...
-after = FileStore("/anywhere", disk=disk.crash(seed=7))
+    disk = SimulatedDisk()
+    store = FileStore("/anywhere", disk=disk)
+    ...
+    after = FileStore("/anywhere", disk=disk.crash(seed=7))
 
 The data of a file is durable once the file is fsynced, its name once its directory is. A crash keeps nothing else,
 everything else, or what the seed chooses.

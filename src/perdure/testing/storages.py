@@ -1,8 +1,10 @@
 """Conformance tests of a checkpoint storage. Needs pytest.
 
-class TestMyStorage(StorageConformance):
-def open_storage(self, directory):
-return MyStorage(directory)
+    class TestMyStorage(StorageConformance):
+        def open_storage(self, directory):
+            return MyStorage(directory)
+
+`open_storage` opens the storage of one test.
 """
 
 from __future__ import annotations

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
-from perdure.engine import ActivationRecorder, is_inside_step
+from perdure.engine import is_inside_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
     from pathlib import Path
 
-    from perdure.codec import Kept
+    from perdure.engine import ActivationRecorder
     from perdure.graph import WorkflowContext
     from perdure.records import JournalRecord
 
@@ -117,19 +117,16 @@ class WriteTracker:
     """Tracks the writes in progress, so that an operation knows its kind of write."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kinds: Counter[str] = Counter()
+        self._kinds: list[str] = []
 
     @contextmanager
     def track(self, kind: str) -> Generator[None]:
         """Track a write of this kind during the block."""
-        with self._lock:
-            self._kinds[kind] += 1
+        self._kinds.append(kind)
         try:
             yield
         finally:
-            with self._lock:
-                self._kinds[kind] -= 1
+            self._kinds.remove(kind)
 
     @contextmanager
     def operation(self, name: str) -> Generator[None]:
@@ -140,13 +137,9 @@ class WriteTracker:
 
     def point(self, name: str) -> None:
         """Pass a point that is part of a write."""
-        kind = self._kind()
+        kind = next((kind for kind in ("commit", "post", "record") if kind in self._kinds), None)
         if kind is not None:
             reach(f"{kind} {name}")
-
-    def _kind(self) -> str | None:
-        with self._lock:
-            return next((kind for kind in ("commit", "post", "record") if self._kinds[kind]), None)
 
 
 # Writes of this process.
@@ -158,43 +151,15 @@ _CHILD, _ATTEMPTS_KEY = "child", "attempts"
 Finished: TypeAlias = Literal["an activation", "a child's superstep"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Effect:
-    """An effect of the current superstep. `activation` is None if the effect was reported without a context."""
-
-    name: str
-    activation: ActivationRecorder | None
-
-    @property
-    def place(self) -> tuple[str, str] | None:
-        """The sub-workflow path and the executor id."""
-        if self.activation is None:
-            return None
-        _, _, inside = self.activation.context.root_id.partition("/")
-        return inside, self.activation.executor_id
-
-    def finished_by(self, record: JournalRecord) -> Finished | None:
-        """Return the unit of work that a record finishes, if this effect is part of it."""
-        if self.activation is None:
-            return None
-        journal, activation_id = self.activation.context.journal, self.activation.activation_id
-        if _is_same_record(journal.find(activation_id), record):
-            return "an activation"
-        is_open = self.activation.waits_for is not None or journal.find(f"{activation_id}/{_ATTEMPTS_KEY}") is not None
-        return "a child's superstep" if not is_open and _is_same_record(journal.find(_CHILD), record) else None
-
-
-def _is_same_record(found: Kept | None, record: JournalRecord) -> bool:
-    """Return True if a journal holds this very record. Equal records of others have other bytes objects."""
-    return found is not None and found.encoded is not None and found.encoded.text is record.data
-
-
 @dataclass(slots=True)
 class _EffectLog:
-    """Effects of this process: the file, those of the current superstep, and its unfinished executors."""
+    """Effects of this process: the file, those of the current superstep, and its unfinished executors.
+
+    An effect that was reported with a context has the activation that it is part of.
+    """
 
     path: Path | None = None
-    current: list[_Effect] = field(default_factory=list[_Effect])
+    current: dict[str, ActivationRecorder | None] = field(default_factory=dict[str, "ActivationRecorder | None"])
     open_executors: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
 
 
@@ -213,8 +178,7 @@ def effect(name: str, ctx: WorkflowContext[Any, Any] | None = None) -> None:
     place = "step" if is_inside_step() else "activation"
     reach(f"{place} before its effect")
     append(_log.path, f"{_BEGUN} {name}")
-    activation = None if ctx is None else ctx.activation
-    _log.current.append(_Effect(name, activation))
+    _log.current[name] = None if ctx is None else ctx.activation
     reach(f"{place} after its effect")
 
 
@@ -253,29 +217,48 @@ def find_finished(records: Sequence[JournalRecord]) -> dict[str, Finished]:
 
     Call it before the records are written: afterwards a sub-workflow may have continued.
     """
-    found: dict[str, Finished] = {}
-    for record in records:
-        for done in _log.current:
-            if (what := done.finished_by(record)) is not None:
-                found[done.name] = what
-    return found
+    return {
+        name: unit
+        for record in records
+        for name, activation in list(_log.current.items())
+        if activation is not None and (unit := _unit_finished_by(record, activation)) is not None
+    }
+
+
+def _unit_finished_by(record: JournalRecord, activation: ActivationRecorder) -> Finished | None:
+    """Return the unit of work that a record finishes, if the activation is part of it."""
+
+    def is_record_of(key: str) -> bool:
+        # Equal records of others have other bytes objects.
+        found = journal.find(key)
+        return found is not None and found.encoded is not None and found.encoded.text is record.data
+
+    journal, activation_id = activation.context.journal, activation.activation_id
+    if is_record_of(activation_id):
+        return "an activation"
+    is_open = activation.waits_for is not None or journal.find(f"{activation_id}/{_ATTEMPTS_KEY}") is not None
+    return "a child's superstep" if not is_open and is_record_of(_CHILD) else None
 
 
 def mark_recorded(finished: Mapping[str, Finished]) -> None:
     """Mark these effects as done, because their records are written."""
     for name in finished:
         returned(name)
-    _log.current = [done for done in _log.current if done.name not in finished]
-    for what in dict.fromkeys(finished.values()):
-        reach(f"finished and recorded {what}")
+        _log.current.pop(name, None)
+    for unit in dict.fromkeys(finished.values()):
+        reach(f"finished and recorded {unit}")
 
 
 def mark_committed() -> None:
     """Mark the effects of the superstep as done. An effect without a context counts only if every handler finished."""
-    left = _log.open_executors
-    for done in _log.current:
-        if done.place not in left if done.place else not left:
-            returned(done.name)
+    for name, activation in list(_log.current.items()):
+        if activation is None:
+            is_open = bool(_log.open_executors)
+        else:
+            _, _, inside = activation.context.root_id.partition("/")
+            is_open = (inside, activation.executor_id) in _log.open_executors
+        if not is_open:
+            returned(name)
     _log.current.clear()
 
 

@@ -9,10 +9,9 @@ import asyncio
 import dataclasses
 import gc
 import json
+import multiprocessing
 import os
-import select
 import shutil
-import signal
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
@@ -24,15 +23,16 @@ from perdure.testing.resume.subject import RUN_ID, RunSnapshot, Subject, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from multiprocessing.connection import Connection
     from pathlib import Path
 
     from perdure.storage import StoreStorage
-    from perdure.testing.resume.suite import Report
+    from perdure.testing.resume.suite import Property, Report
 
 T = TypeVar("T")
 
 PROCESS_SECONDS_MAX = 60.0
-_CHUNK = 1 << 16
+_FORK = multiprocessing.get_context("fork")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,65 +50,36 @@ class ProcessResult:
         return self.value
 
 
-@dataclass(slots=True)
 class Child:
-    """A running child, and the pipe for its result."""
+    """A child that does some work in its own event loop, and the pipe for its result."""
 
-    pid: int
-    pipe: int
+    def __init__(self, work: Callable[[], Awaitable[object]]) -> None:
+        self._pipe, writing = _FORK.Pipe(duplex=False)
+        self._process = _FORK.Process(target=_send_result, args=(work, writing))
+        self._process.start()
+        writing.close()
 
     def wait(self, *, kill_after_seconds: float | None = None) -> ProcessResult:
         """Wait for the child's end, and kill it after the limit."""
-        limit = PROCESS_SECONDS_MAX if kill_after_seconds is None else kill_after_seconds
-        output, is_late = self._read(limit)
+        is_late = not self._pipe.poll(PROCESS_SECONDS_MAX if kill_after_seconds is None else kill_after_seconds)
         if is_late:
-            os.kill(self.pid, signal.SIGKILL)
-        _, status = os.waitpid(self.pid, 0)
-        if is_late:
-            # The child may have ended by itself just before the kill.
-            output += self._read(0)[0]
-        os.close(self.pipe)
+            self._process.kill()
+        try:
+            # A late child may have ended by itself just before the kill.
+            result = ProcessResult(**json.loads(self._pipe.recv_bytes()))
+        except (EOFError, OSError):
+            result = ProcessResult(was_killed=True)
+        self._process.join()
+        self._process.close()
+        self._pipe.close()
         if is_late and kill_after_seconds is None:
             return ProcessResult(error=f"it did not end within {PROCESS_SECONDS_MAX:.0f} seconds")
-        if os.WIFSIGNALED(status):
-            return ProcessResult(was_killed=True)
-        return ProcessResult(**json.loads(output))
-
-    def _read(self, seconds: float) -> tuple[bytes, bool]:
-        """Return the child's output, and True if it still runs after this time. Its death closes the pipe."""
-        output = b""
-        # Not select(), which knows no more than 1024 files.
-        readable = select.poll()
-        readable.register(self.pipe, select.POLLIN)
-        while readable.poll(seconds * 1000):
-            chunk = os.read(self.pipe, _CHUNK)
-            if not chunk:
-                return output, False
-            output += chunk
-        return output, True
-
-
-def start_child(work: Callable[[], Awaitable[object]]) -> Child:
-    """Fork a child that does the work in its own event loop."""
-    reading, writes = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writes)
-        return Child(pid, reading)
-    # Freeze the parent's objects: a collection would copy their memory.
-    gc.freeze()
-    try:
-        os.close(reading)
-        with os.fdopen(writes, "w", encoding="utf-8") as file:
-            json.dump(_run_work(work), file)
-    finally:
-        # Skip the parent's exit handlers and buffered output.
-        os._exit(0)
+        return result
 
 
 def run_child(work: Callable[[], Awaitable[object]], *, kill_after_seconds: float | None = None) -> ProcessResult:
     """Do the work in a child and wait for it."""
-    return start_child(work).wait(kill_after_seconds=kill_after_seconds)
+    return Child(work).wait(kill_after_seconds=kill_after_seconds)
 
 
 def run_isolated(work: Callable[[], T]) -> T:
@@ -120,15 +91,22 @@ def run_isolated(work: Callable[[], T]) -> T:
     return run_child(do).result()
 
 
-def _run_work(work: Callable[[], Awaitable[object]]) -> dict[str, object]:
+def _send_result(work: Callable[[], Awaitable[object]], pipe: Connection) -> None:
     async def done() -> object:
         return await work()
 
+    # Freeze the parent's objects: a collection would copy their memory.
+    gc.freeze()
     try:
-        return {"value": asyncio.run(done())}
+        result = json.dumps({"value": asyncio.run(done())})
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent tells it
         last = traceback.extract_tb(error.__traceback__)[-1]
-        return {"error": f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"}
+        result = json.dumps({"error": f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"})
+    try:
+        pipe.send_bytes(result.encode())
+    finally:
+        # Skip the parent's exit handlers and buffered output.
+        os._exit(0)
 
 
 class Gate:
@@ -176,6 +154,23 @@ class Runner:
     directory: Path
     report: Report
     _run_dirs: list[RunDirectory] = field(default_factory=list[RunDirectory])
+
+    def checked(self, property_: Property, what: str | None, how: str = "") -> None:
+        """Count a check of a property on this kind of store, and add a violation if there is one."""
+        self.report.checked(property_, self.kind, what, how)
+
+    def check(self, property_: Property, find: Callable[[], str | None], how: str) -> bool:
+        """Check a property: `find` returns what is wrong, or raises RuntimeError. Return True if nothing is."""
+        try:
+            what = find()
+        except RuntimeError as error:
+            what = str(error)
+        self.checked(property_, what, how)
+        return what is None
+
+    def missed(self, property_: Property, why: str) -> None:
+        """Note that a property could not be checked on this kind of store."""
+        self.report.missed(property_, self.kind, why)
 
     def with_kind(self, kind: str) -> Runner:
         """Return a runner of the same subject on another kind of store."""

@@ -22,23 +22,13 @@ from perdure.testing.resume.kill_points import (
     use_plan,
     window_of,
 )
-from perdure.testing.resume.processes import (
-    Baseline,
-    Child,
-    Gate,
-    ProcessResult,
-    RunDirectory,
-    Runner,
-    run_isolated,
-    start_child,
-)
+from perdure.testing.resume.processes import Baseline, Child, Gate, ProcessResult, RunDirectory, Runner, run_isolated
 from perdure.testing.resume.subject import RUN_ID, RunSnapshot, SubjectDriver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from perdure.storage import StoreStorage
-    from perdure.testing.resume.suite import Report
 
 _KILLS_PER_RUN_MAX = 8
 _RANDOM_SECONDS_MAX = 0.4
@@ -49,7 +39,6 @@ class _Run:
     """A run under test, with a snapshot after each process and the points that killed it."""
 
     run_dir: RunDirectory
-    attempts: int = 0
     snapshots: list[RunSnapshot] = field(default_factory=list["RunSnapshot"])
     kills: list[str] = field(default_factory=list[str])
 
@@ -70,23 +59,18 @@ class KillCheck:
 
     def run(self, *, random_kills: int) -> None:
         """Run the directed kills, then the random ones."""
+        runner = self.runner
         self.targets.add_points(self.expected.points, ())
         self.targets.add_inherited_points(self.expected.points)
         while not self.targets.is_done:
             self._run_directed()
-        self.report.checked("directed points", self.runner.kind, self.targets.describe_missed())
+        runner.checked("directed points", self.targets.describe_missed())
         if not self.targets.hit:
-            self.report.missed("directed points", self.runner.kind, "no process was killed at a point")
+            runner.missed("directed points", "no process was killed at a point")
         if not self.expected.effects.done:
-            why = "no effect was ever finished: call effect() where the workflow does its work"
-            self.report.missed("effect once", self.runner.kind, why)
-        while self.report.kills[f"random/{self.runner.kind}"] < random_kills:
+            runner.missed("effect once", "no effect was ever finished: call effect() where the workflow does its work")
+        while runner.report.kills[f"random/{runner.kind}"] < random_kills:
             self._run_random()
-
-    @property
-    def report(self) -> Report:
-        """The report."""
-        return self.runner.report
 
     def _run_directed(self) -> None:
         run, planned, done = _Run(self.runner.new_directory()), self.targets.next_run(), list["KillTarget"]()
@@ -94,75 +78,65 @@ class KillCheck:
             target = planned.popleft() if planned else self.targets.next_target()
             if target is None:
                 break
-            result = self._run_to_target(run, target)
-            if result.error is not None or not self._take_snapshot(run):
+            plan = KillPlan(target.name, target.occurrence)
+            result = self._run_process(run, plan, cause=f"{target.name} #{target.occurrence}")
+            if result is None:
                 return
-            if not result.was_killed:
-                self.targets.add_points(result.value, tuple(done))
-            done.append(target if result.was_killed else NO_KILL)
-            if target is not NO_KILL and not result.was_killed:
+            if target is not NO_KILL:
+                self.targets.record_result(target, was_hit=result.was_killed)
+            if result.was_killed:
+                self.runner.report.windows[f"{window_of(target.name)}/{self.runner.kind}"] += 1
+                done.append(target)
+                continue
+            self.targets.add_points(result.value, tuple(done))
+            done.append(NO_KILL)
+            if target is not NO_KILL:
                 break
         for left in planned:
             self.targets.record_result(left, was_hit=False)
-        self._finish(run, tuple(done))
-
-    def _run_to_target(self, run: _Run, target: KillTarget) -> ProcessResult:
-        result = self._run_process(run, KillPlan(target.name, target.occurrence))
-        if target is not NO_KILL:
-            self.targets.record_result(target, was_hit=result.was_killed)
-        if result.was_killed:
-            run.kills.append(f"{target.name} #{target.occurrence}")
-            self.report.windows[f"{window_of(target.name)}/{self.runner.kind}"] += 1
-        return result
-
-    def _run_process(self, run: _Run, plan: KillPlan, *, kill_after_seconds: float | None = None) -> ProcessResult:
-        """Run the next process of a run. An error violates the prefix continuation."""
-        plan.is_resuming = run.attempts > 0
-        run.attempts += 1
-        result = self.runner.run_process(run.run_dir, plan, kill_after_seconds=kill_after_seconds)
-        if result.error is not None:
-            self.report.checked("prefix continuation", self.runner.kind, result.error, run.history)
-        return result
+        last = self._finish(run)
+        if last is not None:
+            self.targets.add_points(last.value, tuple(done))
 
     def _run_random(self) -> None:
         run = _Run(self.runner.new_directory())
         while len(run.kills) < _KILLS_PER_RUN_MAX:
             seconds = self.chance.seconds(_RANDOM_SECONDS_MAX)
-            result = self._run_process(run, KillPlan(), kill_after_seconds=seconds)
-            if result.error is not None or not self._take_snapshot(run):
+            result = self._run_process(run, KillPlan(), kill_after_seconds=seconds, cause=f"{seconds:.4f} seconds")
+            if result is None:
                 return
             if not result.was_killed:
                 break
-            run.kills.append(f"{seconds:.4f} seconds")
-        self._finish(run, None)
+        self._finish(run)
 
-    def _take_snapshot(self, run: _Run) -> bool:
-        """Take a snapshot after a process. Return False if a listed checkpoint does not load."""
-        try:
+    def _run_process(
+        self, run: _Run, plan: KillPlan, *, cause: str = "", kill_after_seconds: float | None = None
+    ) -> ProcessResult | None:
+        """Run the next process of a run, and read all checkpoints after it. Return None after a violation."""
+        plan.is_resuming = bool(run.snapshots)
+        result = self.runner.run_process(run.run_dir, plan, kill_after_seconds=kill_after_seconds)
+        if result.error is not None:
+            self.runner.checked("prefix continuation", result.error, run.history)
+            return None
+        if result.was_killed:
+            run.kills.append(cause)
+
+        def take_snapshot() -> None:
             run.snapshots.append(self.runner.snapshot(run.run_dir))
-        except RuntimeError as error:
-            self.report.checked("checkpoint validity", self.runner.kind, str(error), run.history)
-            return False
-        self.report.checked("checkpoint validity", self.runner.kind, None)
-        return True
 
-    def _finish(self, run: _Run, targets: tuple[KillTarget, ...] | None) -> None:
-        """Run to the end and check the result. Add the points that the last process passed."""
+        return result if self.runner.check("checkpoint validity", take_snapshot, run.history) else None
+
+    def _finish(self, run: _Run) -> ProcessResult | None:
+        """Run to the end. The run must equal the undisturbed one, and each earlier log be a prefix of the final one."""
         result = self._run_process(run, KillPlan())
-        if result.error is not None or not self._take_snapshot(run):
-            return
-        if targets is not None:
-            self.targets.add_points(result.value, targets)
-        self._check_result(run)
-
-    def _check_result(self, run: _Run) -> None:
-        """Check that the run equals the undisturbed one, and that each earlier log is a prefix of the final one."""
-        kind, last = self.runner.kind, run.snapshots[-1]
-        broken = next((what for snapshot in run.snapshots if (what := snapshot.find_broken_prefix(last))), None)
-        difference = last.find_gap() or broken or self.expected.find_difference(last, self.runner.subject)
-        self.report.checked("prefix continuation", kind, difference, run.history)
-        fault = Effects.read(run.run_dir.effects).find_fault(self.expected.effects)
-        self.report.checked("effect once", kind, fault, run.history)
+        if result is not None:
+            last = run.snapshots[-1]
+            broken = next((what for snapshot in run.snapshots if (what := snapshot.find_broken_prefix(last))), None)
+            difference = last.find_gap() or broken or self.expected.find_difference(last, self.runner.subject)
+            self.runner.checked("prefix continuation", difference, run.history)
+            fault = Effects.read(run.run_dir.effects).find_fault(self.expected.effects)
+            self.runner.checked("effect once", fault, run.history)
+        return result
 
 
 _SAMPLE_BYTES = 16
@@ -178,10 +152,10 @@ def check_damage(runner: Runner, expected: Baseline, chance: Chance, *, rounds: 
         what = damage(run_dir)
         if what is None:
             if number == 0:
-                runner.report.missed("checkpoint validity", runner.kind, "the store has no checkpoint to be damaged")
+                runner.missed("checkpoint validity", "the store has no checkpoint to be damaged")
             return
-        how = f"in {run_dir.path}, {what}"
-        runner.report.checked("checkpoint validity", runner.kind, _find_fault(runner, run_dir, expected.snapshot), how)
+        find_fault = partial(_find_fault, runner, run_dir, expected.snapshot)
+        runner.check("checkpoint validity", find_fault, f"in {run_dir.path}, {what}")
 
 
 def _damage_function(runner: Runner, source: RunDirectory, chance: Chance) -> Callable[[RunDirectory], str | None]:
@@ -193,10 +167,9 @@ def _damage_function(runner: Runner, source: RunDirectory, chance: Chance) -> Ca
     places = iter(chance.shuffled(_find_places(runner, source)))
 
     def flip(run_dir: RunDirectory) -> str | None:
-        found = next(places, None)
-        if found is None:
+        path, offset = next(places, (None, 0))
+        if path is None:
             return None
-        path, offset = found
         data = bytearray((run_dir.store / path).read_bytes())
         data[offset] ^= _FLIP
         (run_dir.store / path).write_bytes(data)
@@ -208,22 +181,19 @@ def _damage_function(runner: Runner, source: RunDirectory, chance: Chance) -> Ca
 def _find_places(runner: Runner, run_dir: RunDirectory) -> list[tuple[Path, int]]:
     """Return the places of checkpoint data in the store's files."""
 
-    async def pieces(storage: StoreStorage) -> Any:
+    async def sample(storage: StoreStorage) -> list[str]:
         manifests = await storage.store.manifests(run_id=RUN_ID)
         blobs = storage.store.read_blobs(root for manifest in manifests for root in manifest.toc.values())
-        return [data.hex() for data in (*blobs.values(), *(manifest.header for manifest in manifests))]
+        stored = (*blobs.values(), *(manifest.header for manifest in manifests))
+        starts = (max(len(data) - _SAMPLE_BYTES, 0) // 2 for data in stored)
+        return [data[start : start + _SAMPLE_BYTES].hex() for data, start in zip(stored, starts, strict=True)]
 
-    samples = [_middle(bytes.fromhex(text)) for text in runner.with_storage(run_dir, pieces).result()]
+    samples = [bytes.fromhex(text) for text in runner.with_storage(run_dir, sample).result()]
     places = set[tuple[Path, int]]()
     for path in sorted(each for each in run_dir.store.rglob("*") if each.is_file()):
         data = path.read_bytes()
         places |= {(path.relative_to(run_dir.store), at) for sample in samples if (at := data.find(sample)) >= 0}
     return sorted(places)
-
-
-def _middle(data: bytes) -> bytes:
-    half = max(len(data) - _SAMPLE_BYTES, 0) // 2
-    return data[half : half + _SAMPLE_BYTES]
 
 
 def _find_fault(runner: Runner, run_dir: RunDirectory, expected: RunSnapshot) -> str | None:
@@ -237,8 +207,7 @@ def _find_fault(runner: Runner, run_dir: RunDirectory, expected: RunSnapshot) ->
             return None if named else f"the error names neither checkpoint nor file: {type(error).__name__}: {error}"
         return snapshot.find_difference(expected)
 
-    result = runner.with_storage(run_dir, read)
-    return result.value if result.error is None else result.error
+    return runner.with_storage(run_dir, read).result()
 
 
 def check_forks(runner: Runner, expected: Baseline, chance: Chance, *, rounds: int) -> None:
@@ -246,45 +215,32 @@ def check_forks(runner: Runner, expected: Baseline, chance: Chance, *, rounds: i
     for _ in range(rounds):
         run_dir = runner.copy(expected.run_dir)
         position = chance.below(expected.snapshot.checkpoints)
+        compare = partial(_compare_forks, runner, expected, run_dir, position, chance)
         how = f"in {run_dir.path}, forks of checkpoint number {position}"
-        try:
-            what = _compare_forks(runner, run_dir, position, chance)
-            untouched = runner.snapshot(run_dir).find_difference(expected.snapshot)
-        except RuntimeError as error:
-            what, untouched = str(error), None
-        what = what or (f"the source has changed: {untouched}" if untouched else None)
-        runner.report.checked("fork determinism", runner.kind, what, how)
+        runner.check("fork determinism", compare, how)
 
 
-def _compare_forks(runner: Runner, run_dir: RunDirectory, position: int, chance: Chance) -> str | None:
-    first, second = _fork_twice(runner, run_dir, position)
-    seen: dict[str, int] = runner.run_process(run_dir, run_id=first, how=SubjectDriver.run_fork_to_end).result()
-    if seen:
-        target = chance.one_of(sorted(seen))
-        plan = KillPlan(target, 1 + chance.below(seen[target]))
-        result = runner.run_process(run_dir, plan, run_id=second, how=SubjectDriver.run_fork_to_end)
-        if result.was_killed:
-            runner.run_process(
-                run_dir, KillPlan(is_resuming=True), run_id=second, how=SubjectDriver.run_fork_to_end
-            ).result()
-        elif result.error is not None:
-            return result.error
-    one, other = runner.snapshot(run_dir, first), runner.snapshot(run_dir, second)
-    return other.find_difference(one, compares_log=runner.subject.has_fixed_log)
-
-
-def _fork_twice(runner: Runner, run_dir: RunDirectory, position: int) -> tuple[str, str]:
-    """Fork a checkpoint twice and return the ids."""
-
-    async def fork(storage: StoreStorage) -> Any:
+def _compare_forks(
+    runner: Runner, expected: Baseline, run_dir: RunDirectory, position: int, chance: Chance
+) -> str | None:
+    async def fork_twice(storage: StoreStorage) -> list[str]:
         checkpoints = await storage.list_checkpoints(run_id=RUN_ID)
         run = runner.subject.build().start(run_id=RUN_ID, checkpoint_storage=storage)
         for _ in range(2):
             await run.fork(checkpoints[position].checkpoint_id)
         return [record.run_id for record in await storage.store.runs() if record.run_id != RUN_ID]
 
-    first, second = runner.with_storage(run_dir, fork).result()
-    return first, second
+    first, second = runner.with_storage(run_dir, fork_twice).result()
+    run_fork = partial(runner.run_process, run_dir, how=SubjectDriver.run_fork_to_end)
+    seen: dict[str, int] = run_fork(run_id=first).result()
+    if seen:
+        target = chance.one_of(sorted(seen))
+        result = run_fork(KillPlan(target, 1 + chance.below(seen[target])), run_id=second)
+        (run_fork(KillPlan(is_resuming=True), run_id=second) if result.was_killed else result).result()
+    one, other = runner.snapshot(run_dir, first), runner.snapshot(run_dir, second)
+    what = other.find_difference(one, compares_log=runner.subject.has_fixed_log)
+    untouched = runner.snapshot(run_dir).find_difference(expected.snapshot)
+    return what or (f"the source has changed: {untouched}" if untouched else None)
 
 
 RIVALS = 8
@@ -295,196 +251,153 @@ _ANSWER_MODES: Final = ("through the store", "either way", "by running")
 _End: TypeAlias = "tuple[RunSnapshot, Counter[str]]"
 
 
+def check_races(runner: Runner, *, rounds: int) -> None:
+    """Let rivals answer the first request of the run at the same moment."""
+    if not rounds:
+        return
+    run_dir = runner.new_directory()
+    runner.run_process(run_dir, how=SubjectDriver.run_to_request).result()
+
+    async def ask(storage: StoreStorage) -> list[str]:
+        return [
+            text
+            for request in (await storage.requests(RUN_ID))[:1]
+            for text in (request.request_id, *(repr(runner.subject.rival_answer_to(request, n)) for n in range(RIVALS)))
+        ]
+
+    asked: list[str] = runner.with_storage(run_dir, ask).result()
+    if not asked:
+        return
+    race = _Race(runner, run_dir, asked[0], asked[1:])
+    race.check_late_commit()
+    for first in range(rounds):
+        run_dir = runner.copy(race.run_dir)
+        runner.check("consume once", partial(race.run, run_dir, first), f"in {run_dir.path}")
+
+
 @dataclass(frozen=True, slots=True)
 class _Race:
     """A run that waits for an answer, the answers of the rivals as text, and its end for each answer that won."""
 
+    runner: Runner
     run_dir: RunDirectory
     request_id: str
-    answers: tuple[str, ...]
+    answers: Sequence[str]
     ends: dict[str, _End] = field(default_factory=dict[str, _End])
 
-    def end(self, runner: Runner, answer: str) -> _End:
-        """Return the end of the run for this answer."""
+    def check_late_commit(self) -> None:
+        """Stop an answering run before its commit, and let another process answer the request first.
+
+        Only a check inside the commit can detect that the first answer is too late.
+        """
+        other = next((n for n, answer in enumerate(self.answers) if answer != self.answers[0]), None)
+        if other is None:
+            why = "all rivals answer the same: let Subject(rival=...) answer something else for each number"
+            self.runner.missed("consume once", why)
+            return
+        run_dir, gate = self.runner.copy(self.run_dir), Gate()
+        plan = KillPlan("answer before commit", action=gate.wait)
+        late = self._start_rival(run_dir, 0, mode="by running", plan=plan)
+        is_met = gate.gather(1)
+        early = self._start_rival(run_dir, other, mode="through the store").wait()
+        gate.open()
+        outcomes = {0: late.wait(), other: early}
+        if not is_met:
+            why = "the one who answers by running was never about to commit the answer"
+            self.runner.missed("consume once", why)
+            return
+        how = f"in {run_dir.path}, answered through the store while another was about to commit"
+        self.runner.check("consume once", partial(self._find_fault, run_dir, outcomes), how)
+
+    def run(self, run_dir: RunDirectory, first: int) -> str | None:
+        """Run one race. Return the fault in its outcome; None if there is none.
+
+        The rival that waits longest is likely to be first, so each race starts with another one.
+        """
+        gate, mode = Gate(), _ANSWER_MODES[first % len(_ANSWER_MODES)]
+        order = [(first + number) % RIVALS for number in range(RIVALS)]
+        rivals = {number: self._start_rival(run_dir, number, mode=mode, gate=gate) for number in order}
+        gate.gather(RIVALS)
+        gate.open()
+        return self._find_fault(run_dir, {number: rival.wait() for number, rival in rivals.items()})
+
+    def _find_fault(self, run_dir: RunDirectory, outcomes: Mapping[int, ProcessResult]) -> str | None:
+        """Return the fault in the results of the rivals or in the run after them; None if there is none."""
+        for result in outcomes.values():
+            if result.value not in {"won", "refused"}:
+                return result.error or result.value
+        winners = {self.answers[number]: number for number, result in outcomes.items() if result.value == "won"}
+        if len(winners) != 1:
+            return f"{len(winners)} different answers were accepted: {', '.join(sorted(winners))}"
+        ((answer, number),) = winners.items()
         if answer not in self.ends:
-            self.ends[answer] = _run_with_one_answer(runner, self, self.answers.index(answer))
-        return self.ends[answer]
+            self.ends[answer] = self._run_with_one_answer(number)
+        snapshot, counted = self.ends[answer]
+        found, counted_now = self._run_to_end(run_dir)
+        difference = found.find_difference(snapshot, compares_log=False)
+        more, less = dict(counted_now - counted), dict(counted - counted_now)
+        return difference or (f"effects were {more} more and {less} less often than once" if more or less else None)
+
+    def _run_with_one_answer(self, number: int) -> _End:
+        """Return the end of the run if only this rival answers."""
+        run_dir = self.runner.copy(self.run_dir)
+
+        async def answer(storage: StoreStorage) -> None:
+            await storage.respond(RUN_ID, {self.request_id: await self._answer(storage, number)})
+
+        self.runner.with_storage(run_dir, answer).result()
+        return self._run_to_end(run_dir)
+
+    def _run_to_end(self, run_dir: RunDirectory) -> _End:
+        self.runner.run_process(run_dir).result()
+        return self.runner.snapshot(run_dir), Counter(Effects.read(run_dir.effects).begun)
+
+    async def _answer(self, storage: StoreStorage, number: int) -> Any:
+        request, *_ = await storage.requests(RUN_ID)
+        return self.runner.subject.rival_answer_to(request, number)
+
+    def _start_rival(
+        self, run_dir: RunDirectory, number: int, *, mode: str, gate: Gate | None = None, plan: KillPlan | None = None
+    ) -> Child:
+        """Start a process that answers through the store or by running, once the gate opens."""
+        self.runner.report.lives[self.runner.kind] += 1
+
+        async def compete() -> str:
+            record_into(run_dir.effects)
+            storage = self.runner.open(run_dir)
+            answers = {self.request_id: await self._answer(storage, number)}
+            if plan is not None:
+                use_plan(plan)
+            if gate is not None:
+                gate.wait()
+            try:
+                if mode == "through the store" or (mode == "either way" and number % 2):
+                    await storage.respond(RUN_ID, answers, by=f"rival {number}")
+                else:
+                    await SubjectDriver(self.runner.subject, storage, RUN_ID).resume(answers)
+            except AlreadyAnsweredError as error:
+                return "refused" if error.by else f"refused without the name of the first: {error}"
+            except RunBusyError as error:
+                return "refused" if error.owner else f"refused without the name of the owner: {error}"
+            return "won"
+
+        return Child(compete)
 
 
-def check_races(runner: Runner, *, rounds: int) -> None:
-    """Let rivals answer the first request of the run at the same moment."""
-    race = _prepare_race(runner) if rounds else None
-    if race is None:
-        return
-    _check_late_commit(runner, race)
-    for first in range(rounds):
-        run_dir = runner.copy(race.run_dir)
-        try:
-            what = _run_race(runner, race, run_dir, first)
-        except RuntimeError as error:
-            what = str(error)
-        runner.report.checked("consume once", runner.kind, what, f"in {run_dir.path}")
-
-
-def _check_late_commit(runner: Runner, race: _Race) -> None:
-    """Stop an answering run before its commit, and let another process answer the request first.
-
-    Only a check inside the commit can detect that the first answer is too late.
-    """
-    other = next((n for n, answer in enumerate(race.answers) if answer != race.answers[0]), None)
-    if other is None:
-        why = "all rivals answer the same: let Subject(rival=...) answer something else for each number"
-        runner.report.missed("consume once", runner.kind, why)
-        return
-    run_dir, gate = runner.copy(race.run_dir), Gate()
-    plan = KillPlan("answer before commit", action=gate.wait)
-    late = _start_rival(runner, race, run_dir, 0, mode="by running", plan=plan)
-    is_met = gate.gather(1)
-    early = _start_rival(runner, race, run_dir, other, mode="through the store").wait()
-    gate.open()
-    outcomes = [(0, late.wait()), (other, early)]
-    if not is_met:
-        why = "the one who answers by running was never about to commit the answer"
-        runner.report.missed("consume once", runner.kind, why)
-        return
-    try:
-        what = _check_outcome(runner, race, run_dir, outcomes)
-    except RuntimeError as error:
-        what = str(error)
-    how = f"in {run_dir.path}, answered through the store while another was about to commit"
-    runner.report.checked("consume once", runner.kind, what, how)
-
-
-def _prepare_race(runner: Runner) -> _Race | None:
-    run_dir = runner.new_directory()
-    runner.run_process(run_dir, how=SubjectDriver.run_to_request).result()
-
-    async def asked(storage: StoreStorage) -> list[Any]:
-        requests = await storage.requests(RUN_ID)
-        answers = [repr(runner.subject.rival_answer_to(requests[0], n)) for n in range(RIVALS)] if requests else []
-        return [requests[0].request_id, *answers] if requests else []
-
-    found = runner.with_storage(run_dir, asked).result()
-    if not found:
-        return None
-    request_id, *answers = found
-    return _Race(run_dir, request_id, tuple(answers))
-
-
-def _run_with_one_answer(runner: Runner, race: _Race, number: int) -> _End:
-    """Return the end of the run if only this rival answers."""
-    run_dir = runner.copy(race.run_dir)
-
-    async def answer(storage: StoreStorage) -> None:
-        await storage.respond(RUN_ID, {race.request_id: await _answer(runner, storage, number)})
-
-    runner.with_storage(run_dir, answer).result()
-    runner.run_process(run_dir).result()
-    return runner.snapshot(run_dir), Counter(Effects.read(run_dir.effects).begun)
-
-
-async def _answer(runner: Runner, storage: StoreStorage, number: int) -> Any:
-    request, *_ = await storage.requests(RUN_ID)
-    return runner.subject.rival_answer_to(request, number)
-
-
-def _run_race(runner: Runner, race: _Race, run_dir: RunDirectory, first: int) -> str | None:
-    """Run one race. Return the fault in its outcome; None if there is none.
-
-    The rival that waits longest is likely to be first, so each race starts with another one.
-    """
-    order = [(first + number) % RIVALS for number in range(RIVALS)]
-    gate = Gate()
-    mode = _ANSWER_MODES[first % len(_ANSWER_MODES)]
-    children = [_start_rival(runner, race, run_dir, number, mode=mode, gate=gate) for number in order]
-    gate.gather(RIVALS)
-    gate.open()
-    outcomes = [child.wait() for child in children]
-    return _check_outcome(runner, race, run_dir, list(zip(order, outcomes, strict=True)))
-
-
-def _check_outcome(
-    runner: Runner, race: _Race, run_dir: RunDirectory, outcomes: list[tuple[int, ProcessResult]]
-) -> str | None:
-    """Return the fault in the results of the rivals or in the run after them; None if there is none."""
-    failed = [result.error or result.value for _, result in outcomes if result.value not in {"won", "refused"}]
-    if failed:
-        return failed[0]
-    won = {race.answers[number] for number, result in outcomes if result.value == "won"}
-    if len(won) != 1:
-        return f"{len(won)} different answers were accepted: {', '.join(sorted(won))}"
-    runner.run_process(run_dir).result()
-    snapshot, counted = race.end(runner, won.pop())
-    difference = runner.snapshot(run_dir).find_difference(snapshot, compares_log=False)
-    counted_now = Counter(Effects.read(run_dir.effects).begun)
-    if difference is None and counted_now != counted:
-        return f"effects were {dict(counted_now - counted)} more and {dict(counted - counted_now)} less often than once"
-    return difference
-
-
-def _start_rival(
-    runner: Runner,
-    race: _Race,
-    run_dir: RunDirectory,
-    number: int,
-    *,
-    mode: str,
-    gate: Gate | None = None,
-    plan: KillPlan | None = None,
-) -> Child:
-    """Start a process that answers through the store or by running, once the gate opens."""
-    runner.report.lives[runner.kind] += 1
-
-    async def compete() -> str:
-        record_into(run_dir.effects)
-        storage = runner.open(run_dir)
-        answer = await _answer(runner, storage, number)
-        if plan is not None:
-            use_plan(plan)
-        if gate is not None:
-            gate.wait()
-        try:
-            if mode == "through the store" or (mode == "either way" and number % 2):
-                await storage.respond(RUN_ID, {race.request_id: answer}, by=f"rival {number}")
-            else:
-                await SubjectDriver(runner.subject, storage, RUN_ID).resume({race.request_id: answer})
-        except AlreadyAnsweredError as error:
-            return "refused" if error.by else f"refused without the name of the first: {error}"
-        except RunBusyError as error:
-            return "refused" if error.owner else f"refused without the name of the owner: {error}"
-        return "won"
-
-    return start_child(compete)
-
-
-def can_move_runs(runner: Runner, run_dir: RunDirectory) -> bool:
+def _can_move_runs(runner: Runner, run_dir: RunDirectory) -> bool:
     """Return True if this kind of store can export and import runs."""
 
-    async def moves(storage: StoreStorage) -> bool:
+    async def has_methods(storage: StoreStorage) -> bool:
         return is_tenant_store(storage.store)
 
-    return runner.with_storage(run_dir, moves).result()
-
-
-def move_run(runner: Runner, source: RunDirectory, other: Runner) -> list[tuple[Runner, RunDirectory]]:
-    """Copy a run to another kind of store, and back again. Return both copies.
-
-    The source does not change. A process that was killed before its run began leaves nothing to export.
-    """
-    file = _export_run(runner, runner.copy(source))
-    if file is None:
-        return []
-    there = _import_run(other, source, file)
-    back = _export_run(other, _import_run(other, source, file))
-    assert back is not None, "a run that was imported is there"
-    return [(other, there), (runner, _import_run(runner, source, back))]
+    return runner.with_storage(run_dir, has_methods).result()
 
 
 def _export_run(runner: Runner, run_dir: RunDirectory) -> Path | None:
-    """Export a run to a file. Return None if there is no run."""
+    """Export a run to a file. Return None if there is no run: a process may be killed before its run began."""
     file = run_dir.path / "export"
 
-    async def export(storage: StoreStorage) -> Any:
+    async def export(storage: StoreStorage) -> bool:
         try:
             await storage.export_run(RUN_ID, file)
         except RunNotFoundError:
@@ -515,54 +428,50 @@ def check_recoveries(
     runner: Runner, expected: Baseline, chance: Chance, *, rounds: int, others: Sequence[Runner] = ()
 ) -> None:
     """Kill a run at random points, and recover it in place, in two copies, and in another kind of store."""
-    killed, destinations = 0, list["Runner"]()
-    if rounds and can_move_runs(runner, expected.run_dir):
-        destinations = [other for other in others if can_move_runs(other, other.new_directory())]
+    was_killed, destinations = False, list["Runner"]()
+    if rounds and _can_move_runs(runner, expected.run_dir):
+        destinations = [other for other in others if _can_move_runs(other, other.new_directory())]
+    points = sorted(expected.points)
+    # Every other round uses a point inside a superstep, if there is one.
+    inside = [name for name in points if name.partition(" ")[0] in _INSIDE_SUPERSTEP]
     for number in range(rounds):
-        target, run_dir = _choose_point(expected, chance, number), runner.new_directory()
-        killed += runner.run_process(run_dir, KillPlan(target, 1 + chance.below(expected.points[target]))).was_killed
+        target = chance.one_of(inside if inside and number % 2 == 0 else points)
+        run_dir, plan = runner.new_directory(), KillPlan(target, 1 + chance.below(expected.points[target]))
+        was_killed |= runner.run_process(run_dir, plan).was_killed
         how = f"in {run_dir.path}, killed at {target!r}"
         if destinations:
-            what = _compare_moved_run(runner, expected, run_dir, chance.one_of(destinations))
-            runner.report.checked("recovery from an export", runner.kind, what, how)
+            compare = partial(_compare_moved_run, runner, expected, run_dir, chance.one_of(destinations))
+            runner.check("recovery from an export", compare, how)
         copies = [runner.copy(run_dir), runner.copy(run_dir, "somewhere", "else"), run_dir]
-        runner.report.checked("recovery determinism", runner.kind, _compare_recoveries(runner, expected, copies), how)
-    if rounds and not killed:
-        runner.report.missed("recovery determinism", runner.kind, "no process was killed: there was nothing to recover")
-
-
-def _choose_point(expected: Baseline, chance: Chance, number: int) -> str:
-    """Choose a point. Every other round uses one inside a superstep, if there is one."""
-    points = sorted(expected.points)
-    inside = [name for name in points if name.partition(" ")[0] in _INSIDE_SUPERSTEP]
-    return chance.one_of(inside if inside and number % 2 == 0 else points)
+        runner.check("recovery determinism", partial(_compare_recoveries, runner, expected, copies), how)
+    if rounds and not was_killed:
+        runner.missed("recovery determinism", "no process was killed: there was nothing to recover")
 
 
 def _compare_recoveries(runner: Runner, expected: Baseline, places: list[RunDirectory]) -> str | None:
-    try:
-        first, *others = [_recover(runner, run_dir) for run_dir in places]
-    except RuntimeError as error:
-        return str(error)
+    first, *others = [_recover(runner, run_dir) for run_dir in places]
     differing = (other.find_difference(first) for other in others)
     return next((what for what in differing if what), None) or expected.find_difference(first, runner.subject)
 
 
 def _compare_moved_run(runner: Runner, expected: Baseline, run_dir: RunDirectory, other: Runner) -> str | None:
-    """Return the difference of the run after one move and after the way back; None if there is none."""
-    try:
-        before = runner.snapshot(run_dir)
-        for where, arrived in move_run(runner, run_dir, other):
-            snapshot = _recover(where, arrived)
-            difference = (
-                before.find_broken_prefix(snapshot)
-                or snapshot.find_gap()
-                or expected.find_difference(snapshot, runner.subject)
-            )
-            what = difference or Effects.read(arrived.effects).find_fault(expected.effects)
-            if what is not None:
-                return f"exported, and recovered in {arrived.path}: {what}"
-    except RuntimeError as error:
-        return f"exported from a copy, by way of {other.kind}: {error}"
+    """Move a run to another kind of store and back. Return the difference of either; None if there is none."""
+    before, file = runner.snapshot(run_dir), _export_run(runner, runner.copy(run_dir))
+    if file is None:
+        return None
+    there = _import_run(other, run_dir, file)
+    file = _export_run(other, _import_run(other, run_dir, file))
+    assert file is not None, "a run that was imported is there"
+    for place, arrived in ((other, there), (runner, _import_run(runner, run_dir, file))):
+        snapshot = _recover(place, arrived)
+        what = (
+            before.find_broken_prefix(snapshot)
+            or snapshot.find_gap()
+            or expected.find_difference(snapshot, runner.subject)
+            or Effects.read(arrived.effects).find_fault(expected.effects)
+        )
+        if what is not None:
+            return f"exported to {other.kind}, and recovered in {arrived.path}: {what}"
     return None
 
 

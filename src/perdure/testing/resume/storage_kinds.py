@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from perdure.storage import Disk, FileStore, SqliteDatabase, SqliteStore, Store, StoreStorage, Sync
+from perdure.testing.crash import WrappedStore
 from perdure.testing.resume.kill_points import (
     Chance,
     find_finished,
@@ -87,33 +87,26 @@ class KillingDatabase(DatabaseKillPoints, SqliteDatabase):
     """A connection to SQLite with kill points."""
 
 
-class KillingStore:
+class KillingStore(WrappedStore):
     """Wraps a store, with kill points around its calls."""
 
     def __init__(self, inner: Store) -> None:
-        self._inner = inner
+        super().__init__(inner, self._call_with_points)
         self._has_committed = False
         self._is_asleep = False
         self._has_old_records = False
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        return self._with_points(name, found) if inspect.iscoroutinefunction(found) else found
-
-    def _with_points(self, name: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def call_with_points(*args: Any, **kwargs: Any) -> Any:
-            if not is_resuming() or self._has_committed:
-                return await call(*args, **kwargs)
-            reach(f"recovery before {name}")
-            outcome = await call(*args, **kwargs)
-            reach(f"recovery after {name}")
-            return outcome
-
-        return call_with_points
+    async def _call_with_points(self, name: str, call: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
+        if not is_resuming() or self._has_committed:
+            return await call(*args, **kwargs)
+        reach(f"recovery before {name}")
+        outcome = await call(*args, **kwargs)
+        reach(f"recovery after {name}")
+        return outcome
 
     async def journal(self, run_id: str) -> Sequence[JournalRecord]:
         """Read the journal. Records in it come from an earlier process."""
-        found = await self._with_points("journal", self._inner.journal)(run_id)
+        found = await self.around("journal", self.inner.journal, run_id)
         self._has_old_records = bool(found)
         return found
 
@@ -121,7 +114,7 @@ class KillingStore:
         """Post a command from outside."""
         reach("post before all")
         with writes.track("post"):
-            standing = await self._inner.post(run_id, command)
+            standing = await self.inner.post(run_id, command)
         reach("post after all")
         return standing
 
@@ -133,7 +126,7 @@ class KillingStore:
         finished = find_finished(records)
         reach("record before all")
         with writes.track("record"):
-            await self._inner.record(lease, head=head, records=records, durable=durable)
+            await self.inner.record(lease, head=head, records=records, durable=durable)
         reach("record after all")
         mark_recorded(finished)
         if is_intent:
@@ -145,7 +138,7 @@ class KillingStore:
         for kind in kinds:
             reach(f"{kind} before commit")
         with writes.track("commit"):
-            newest = await self._inner.commit(lease, commit)
+            newest = await self.inner.commit(lease, commit)
         mark_committed()
         for kind in (*kinds, "emit"):
             reach(f"{kind} after commit")
@@ -161,22 +154,6 @@ class KillingStore:
             *(("inherited",) if self._has_old_records else ()),
             *(("recovery",) if is_resuming() and not self._has_committed else ()),
         )
-
-
-def with_points(storage: StoreStorage) -> StoreStorage:
-    """Add kill points around the calls of a storage's store."""
-    storage.store = cast("Store", KillingStore(storage.store))
-    return storage
-
-
-def file_storage(directory: Path) -> StoreStorage:
-    """Open a file storage with kill points at every operation."""
-    return StoreStorage(FileStore(directory / "runs", disk=KillingDisk()))
-
-
-def sqlite_storage(directory: Path) -> StoreStorage:
-    """Open a SQLite storage with kill points at every statement."""
-    return StoreStorage(SqliteStore(directory / "runs.db", database=KillingDatabase))
 
 
 OpenStorage: TypeAlias = "Callable[[Path], StoreStorage | str]"
@@ -201,7 +178,10 @@ class Kind:
 
 Storages: TypeAlias = "Mapping[str, Kind | OpenStorage]"
 
-SHIPPED: Final[Storages] = {"file": file_storage, "sqlite": sqlite_storage}
+SHIPPED: Final[Storages] = {
+    "file": lambda directory: StoreStorage(FileStore(directory / "runs", disk=KillingDisk())),
+    "sqlite": lambda directory: StoreStorage(SqliteStore(directory / "runs.db", database=KillingDatabase)),
+}
 
 
 def postgres_kind(dsn: str) -> Kind:

@@ -13,12 +13,13 @@ from perdure.errors import RunNotFoundError
 from perdure.events import CheckpointInfo, WorkflowErrorDetails, WorkflowEvent
 from perdure.storage import PendingRequest, StoreStorage, open_storage
 from perdure.testing.resume.kill_points import begin_superstep, mark_open
-from perdure.testing.resume.storage_kinds import SHIPPED, Kind, Storages, with_points
+from perdure.testing.resume.storage_kinds import SHIPPED, KillingStore, Kind, Storages
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from perdure.storage import Store
     from perdure.workflows import Workflow
 
 RUN_ID: Final = "subject"
@@ -55,7 +56,8 @@ class Subject:
         """Open a storage with kill points that trusts the workflow's types."""
         opened = self.kind(kind).open(directory)
         # A storage of a URL is shared in this process, and other users need no kill points.
-        storage = with_points(StoreStorage(open_storage(opened).store) if isinstance(opened, str) else opened)
+        storage = StoreStorage(open_storage(opened).store) if isinstance(opened, str) else opened
+        storage.store = cast("Store", KillingStore(storage.store))
         self.build().blueprint.bound(storage)
         return storage
 
@@ -97,14 +99,20 @@ class SubjectDriver:
 
     async def run_to_request(self) -> None:
         """Start or resume the run until it is idle."""
-        await _consume(self._call(message=self._subject.message))
+        await self._advance(message=self._subject.message)
 
     async def resume(self, responses: dict[str, Any] | None = None) -> None:
         """Resume the run until it is idle."""
-        await _consume(self._call(responses=responses))
+        await self._advance(responses=responses)
 
-    def _call(self, **given: Any) -> AsyncIterable[WorkflowEvent[Any]]:
-        return self._workflow.run(run_id=self._run_id, stream=True, checkpoint_storage=self._storage, **given)
+    async def _advance(self, **given: Any) -> None:
+        where: Any = {"run_id": self._run_id, "checkpoint_storage": self._storage}
+        async for event in self._workflow.run(stream=True, **where, **given):
+            if event.type == "superstep_started":
+                begin_superstep()
+            fact = event.data if event.type == "sub_workflow" else event
+            if fact.type in _OPEN_EVENTS:
+                mark_open(event.path, fact.executor_id or "")
 
     async def _give_next_input(self) -> bool:
         """Give the run its next input. Return False if it has had everything."""
@@ -121,25 +129,12 @@ class SubjectDriver:
         requests = await self._storage.requests(self._run_id)
         for request in requests:
             answers = {request.request_id: self._subject.answer_to(request)}
-            if _answers_by_running(request):
+            # The run answers about half of the requests, the same ones in each process; the store answers the others.
+            if zlib.crc32(repr(request.data).encode()) % 2 == 0:
                 await self.resume(answers)
             else:
                 await self._storage.respond(self._run_id, answers)
         return bool(requests)
-
-
-def _answers_by_running(request: PendingRequest) -> bool:
-    """Return True for about half of the requests, the same in each process. The store answers the others."""
-    return zlib.crc32(repr(request.data).encode()) % 2 == 0
-
-
-async def _consume(events: AsyncIterable[WorkflowEvent[Any]]) -> None:
-    async for event in events:
-        if event.type == "superstep_started":
-            begin_superstep()
-        fact = event.data if event.type == "sub_workflow" else event
-        if fact.type in _OPEN_EVENTS:
-            mark_open(event.path, fact.executor_id or "")
 
 
 _ATTEMPT = re.compile(r"attempt \d+ of \d+ failed")
@@ -253,6 +248,7 @@ def _describe_event(event: WorkflowEvent[Any]) -> str:
 
 def _render(value: object) -> str:
     """Render a value independently of the order in sets and mappings."""
+    name = type(value).__name__
     match value:
         case CheckpointInfo():
             return f"{value.checkpoint_id} after {value.previous_checkpoint_id}"
@@ -262,14 +258,13 @@ def _render(value: object) -> str:
             return _describe_event(cast("WorkflowEvent[Any]", value))
         case dict():
             items = cast("dict[object, object]", value).items()
-            return "{" + ", ".join(sorted(f"{_render(key)}: {_render(item)}" for key, item in items)) + "}"
+            parts = sorted(f"{_render(key)}: {_render(item)}" for key, item in items)
         case set() | frozenset():
-            return "{" + ", ".join(sorted(map(_render, cast("set[object]", value)))) + "}"
+            parts = sorted(map(_render, cast("set[object]", value)))
         case list() | tuple():
-            shown = ", ".join(map(_render, cast("list[object]", value)))
-            return f"[{shown}]" if isinstance(value, list) else f"({shown})"
+            parts = map(_render, cast("list[object]", value))
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            members = [f"{each.name}={_render(getattr(value, each.name))}" for each in dataclasses.fields(value)]
-            return f"{type(value).__name__}({', '.join(members)})"
+            parts = [f"{each.name}={_render(getattr(value, each.name))}" for each in dataclasses.fields(value)]
         case _:
             return repr(value)
+    return f"{name}({', '.join(parts)})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -126,60 +127,14 @@ _LONG_FACTOR = 10
 _IN_MEMORY = Path("/dev/shm")  # noqa: S108 - directories in it are made by tempfile
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """Amount of work on each store.
-
-    `kills` is the number of random kills. `points` limits the directed points of each window; None means all. `rounds`
-    is the number of forks, recoveries and damaged copies, `races` that of races.
-    """
-
-    kills: int = 20
-    points: int | None = None
-    rounds: int = 3
-    races: int = 3
-
-
-def check(
-    subject: Subject, *, stores: Sequence[str], seed: int, effort: Effort, directory: Path, keeps: bool = False
-) -> Report:
-    """Run the suite in a directory. Processes are forked from this one, so it must not have started a thread.
-
-    The stores' data outside the directory is removed at the end, unless `keeps` is set.
-    """
-    report = Report(seed, tuple(stores))
-    for kind in stores:
-        runner = Runner(subject, kind, directory / kind, report)
-        others = [runner.with_kind(other) for other in dict.fromkeys((*stores, *SHIPPED)) if other != kind]
-        try:
-            _check_on(runner, others, seed, effort)
-        finally:
-            for each in () if keeps else (runner, *others):
-                each.clear()
-    return report
-
-
-def _check_on(runner: Runner, others: Sequence[Runner], seed: int, effort: Effort) -> None:
-    """Run all checks on one kind of store. Runs can be moved to the others."""
-    kind, expected = runner.kind, runner.run_undisturbed()
-    targets = KillTargets(Chance(f"{seed} aims {kind}"), effort.points)
-    KillCheck(runner, expected, Chance(f"{seed} kills {kind}"), targets).run(random_kills=effort.kills)
-    check_forks(runner, expected, Chance(f"{seed} forks {kind}"), rounds=effort.rounds)
-    recoveries = Chance(f"{seed} recoveries {kind}")
-    check_recoveries(runner, expected, recoveries, rounds=effort.rounds, others=others)
-    check_races(runner, rounds=effort.races)
-    check_damage(runner, expected, Chance(f"{seed} damage {kind}"), rounds=effort.rounds)
-
-
 def main(subject: Subject, arguments: Sequence[str] | None = None) -> None:
     """Run the suite as a program, print its table, and exit with 1 if a property is violated."""
     options = _parse_options(subject, arguments)
-    factor = _LONG_FACTOR if options.long else 1
-    effort = Effort(options.kills * factor, options.points, options.rounds * factor, options.races * factor)
     until = SystemClock().now() + timedelta(minutes=options.minutes)
     while True:
         seed = int(SystemClock().new_id(), 16) % 1_000_000 if options.seed is None else options.seed
-        report = _run_once(subject, options.stores, seed, effort, keeps=options.keep)
+        sys.stderr.write(f"seed {seed}\n")
+        report = _check(subject, seed, options)
         sys.stdout.write((report.to_json() if options.json else report.table()) + "\n")
         sys.stdout.flush()
         if not report.is_clean or options.seed is not None or SystemClock().now() >= until:
@@ -191,12 +146,10 @@ def _parse_options(subject: Subject, arguments: Sequence[str] | None) -> argpars
     parser = argparse.ArgumentParser(
         description="Kill a workflow again and again, and check that the result stays the same."
     )
-    parser.add_argument("--kills", type=int, default=Effort().kills, help="kills at random moments, on each store")
+    parser.add_argument("--kills", type=int, default=20, help="kills at random moments, on each store")
     parser.add_argument("--points", type=int, help="directed kills in each window, on each store; all if not given")
-    parser.add_argument(
-        "--rounds", type=int, default=Effort().rounds, help="number of forks, recoveries and damaged copies"
-    )
-    parser.add_argument("--races", type=int, default=Effort().races, help="number of races of eight answers")
+    parser.add_argument("--rounds", type=int, default=3, help="number of forks, recoveries and damaged copies")
+    parser.add_argument("--races", type=int, default=3, help="number of races of eight answers")
     parser.add_argument("--seed", type=int, help="repeat the run of a seed")
     parser.add_argument("--stores", type=lambda text: text.split(","), default=known, help=",".join(known))
     parser.add_argument("--long", action="store_true", help=f"{_LONG_FACTOR} times the effort")
@@ -207,18 +160,40 @@ def _parse_options(subject: Subject, arguments: Sequence[str] | None) -> argpars
     unknown = [name for name in options.stores if name not in known]
     if unknown:
         parser.error(f"unknown store {unknown[0]!r}; the stores are {', '.join(known)}")
+    for effort in ("kills", "rounds", "races") if options.long else ():
+        setattr(options, effort, getattr(options, effort) * _LONG_FACTOR)
     return options
 
 
-def _run_once(subject: Subject, stores: Sequence[str], seed: int, effort: Effort, *, keeps: bool) -> Report:
-    sys.stderr.write(f"seed {seed}\n")
+def _check(subject: Subject, seed: int, options: argparse.Namespace) -> Report:
+    """Run all checks on each store. Processes are forked from this one, so it must not have started a thread."""
+    report = Report(seed, tuple(options.stores))
     # Memory will do: only a power cut could tell it from a disk.
-    room = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
-    if keeps:
-        kept = Path(tempfile.mkdtemp(dir=room))
-        return check(subject, stores=stores, seed=seed, effort=effort, directory=kept, keeps=True)
-    with tempfile.TemporaryDirectory(dir=room) as directory:
-        return check(subject, stores=stores, seed=seed, effort=effort, directory=Path(directory))
+    directory = Path(tempfile.mkdtemp(dir=_IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None))
+    runners = list[Runner]()
+    try:
+        for kind in report.stores:
+            runner = Runner(subject, kind, directory / kind, report)
+            others = [runner.with_kind(other) for other in dict.fromkeys((*report.stores, *SHIPPED)) if other != kind]
+            runners += (runner, *others)
+            _check_on(runner, others, seed, options)
+    finally:
+        if not options.keep:
+            for runner in runners:
+                runner.clear()
+            shutil.rmtree(directory)
+    return report
+
+
+def _check_on(runner: Runner, others: Sequence[Runner], seed: int, options: argparse.Namespace) -> None:
+    """Run all checks on one kind of store. Runs can be moved to the others."""
+    kind, expected, rounds = runner.kind, runner.run_undisturbed(), options.rounds
+    targets = KillTargets(Chance(f"{seed} aims {kind}"), options.points)
+    KillCheck(runner, expected, Chance(f"{seed} kills {kind}"), targets).run(random_kills=options.kills)
+    check_forks(runner, expected, Chance(f"{seed} forks {kind}"), rounds=rounds)
+    check_recoveries(runner, expected, Chance(f"{seed} recoveries {kind}"), rounds=rounds, others=others)
+    check_races(runner, rounds=options.races)
+    check_damage(runner, expected, Chance(f"{seed} damage {kind}"), rounds=rounds)
 
 
 def run_suite(program: str | Path, *options: str, cwd: str | Path | None = None) -> Report:
