@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 from tests.agent_workflows.building import Cast, review, writers
 
-from perdure import FullHistory, InMemoryCheckpointStorage, KeepFor, KeepLast, Retention, Retry, agent_workflows, tool
+from perdure import FullHistory, InMemoryCheckpointStorage, KeepFor, KeepLast, Retention, Retry, tool
 from perdure.agent_workflows import (
     END,
     AgentConfig,
@@ -397,15 +397,6 @@ def test_a_condition_of_several_is_kept_as_one() -> None:
     )
     [edge] = workflow.definition.edges
     assert edge.condition == rich
-
-
-def test_every_public_name_is_there_and_in_order() -> None:
-    names = agent_workflows.__all__
-    assert all(hasattr(agent_workflows, name) for name in names)
-    assert set(names) <= set(dir(agent_workflows))
-    assert names == sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
-    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
-        _ = cast_any(agent_workflows).Nothing
 
 
 async def test_the_stores_that_a_builder_makes_have_its_clock() -> None:

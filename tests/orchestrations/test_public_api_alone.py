@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SOURCES = Path(perdure.__file__).parent
 PACKAGES = {"orchestrations": frozenset[str](), "agent_workflows": frozenset({"perdure.threads"})}
 """By package: the public modules that it uses besides `perdure`."""
-PUBLIC = {"perdure": frozenset(perdure.__all__), "perdure.threads": frozenset(perdure.threads.__all__)}
+PUBLIC = {"perdure": frozenset(perdure.__all__), "perdure.threads": frozenset(vars(perdure.threads))}
 OTHERS = frozenset({"jsonschema", "pydantic", "pydantic_core", "typing_extensions"})
 """Libraries that the whole project may use."""
 BYPASSES = frozenset({"activation", "import_module", "_perdure"})

@@ -25,7 +25,7 @@ from perdure.agent_workflows.conductor.conductor import RESULT_PROPERTY
 from perdure.agent_workflows.conductor.state import ExecutionState, completion_event, make_result
 from perdure.agent_workflows.errors import AgentWorkflowError, ExecutionNotFoundError, describe, quoted
 from perdure.agent_workflows.graph import Parts, keep_waiting
-from perdure.agent_workflows.messages import AgentWorkflowResult, ExecutionStatus
+from perdure.agent_workflows.messages import AgentWorkflowResult, ExecutionState as ExecutionStatus
 from perdure.agent_workflows.stores import answered_requests, find_run, latest_execution, require_execution
 from perdure.agent_workflows.validation import CONDUCTOR
 

@@ -107,7 +107,7 @@ class NodeApprovalRequest:
         return NodeApprovalResponse(approved=False, reason=reason)
 
 
-ExecutionStatus: TypeAlias = Literal["completed", "waiting", "sleeping", "cancelled"]
+ExecutionState: TypeAlias = Literal["completed", "waiting", "sleeping", "cancelled"]
 """The status of an execution: ended, waiting for answers, waiting for a time, or stopped so that it can be resumed."""
 
 
@@ -135,7 +135,7 @@ class AgentWorkflowResult:
     skipped: Mapping[str, str] = field(default_factory=dict[str, str])
     error: str | None = None
     duration: float = 0.0
-    state: ExecutionStatus = "completed"
+    state: ExecutionState = "completed"
     requests: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
