@@ -354,6 +354,25 @@ class BlobDamagedError(WorkflowCheckpointException):
         super().__init__(f"{reason}; restore the storage from a backup")
 
 
+class StorageReadOnlyError(WorkflowCheckpointException):
+    """The storage was opened read-only, and something was to be written."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        super().__init__(f"the storage {place!r} was opened read-only; open it without read_only=True to change it")
+
+
+class StorageOutdatedError(WorkflowCheckpointException):
+    """The storage was opened read-only, and must be migrated before this release can read it."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        super().__init__(
+            f"the storage {place!r} was written by an earlier release; run `perdure store migrate`, or open it once "
+            "without read_only=True"
+        )
+
+
 class CheckpointWriteError(WorkflowCheckpointException):
     """A checkpoint could not be written. The run stays at the one before."""
 

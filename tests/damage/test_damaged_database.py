@@ -32,7 +32,7 @@ SCHEMA = "sqlite_schema"
 def trees() -> list[str]:
     """All that has pages in the file."""
     connection = sqlite3.connect(":memory:")
-    for script in migrations("sqlite"):
+    for script in migrations("sqlite").values():
         connection.executescript(script)
     names = [str(row[0]) for row in connection.execute("SELECT name FROM sqlite_master WHERE rootpage > 0")]
     connection.close()

@@ -51,7 +51,7 @@ UNCHECKED: dict[Column, str] = {
 def columns() -> list[Column]:
     """Every column of every table that the migrations make."""
     connection = sqlite3.connect(":memory:")
-    for script in (*migrations("sqlite"), *migrations("sqlite", additive=True)):
+    for script in (*migrations("sqlite").values(), *migrations("sqlite", additive=True).values()):
         connection.executescript(script)
     # The table of tags is an index of those in the records of the runs.
     names = [table for table in tables(connection) if table != "run_tags"]

@@ -34,7 +34,7 @@ BEFORE_TENANTS = 3
 def database_of(path: Path, *, schema: int) -> Generator[sqlite3.Connection]:
     """A new database as a former perdure has laid it out."""
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        for script in migrations("sqlite")[:schema]:
+        for script in list(migrations("sqlite").values())[:schema]:
             for statement in split(script):
                 connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {int.from_bytes(b'perd')}")

@@ -295,7 +295,7 @@ async def store_that_tells(path: Path) -> SqliteStore:
 
 def empty_database(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path)
-    for script in (*migrations("sqlite"), *migrations("sqlite", additive=True)):
+    for script in (*migrations("sqlite").values(), *migrations("sqlite", additive=True).values()):
         for statement in split(script):
             connection.execute(statement)
     return connection

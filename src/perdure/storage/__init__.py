@@ -1,6 +1,7 @@
 """Storage of runs: the public storages, the storage port, and the stores that ship with perdure."""
 
 from perdure.storage.binding import Binding, bind, clock_on, given_storage, open_storage
+from perdure.storage.check import Damage, DamageKind
 from perdure.storage.checkpoint_storage import CheckpointID, CheckpointStorage
 from perdure.storage.disk import Disk, Stamp
 from perdure.storage.file import FileStore
@@ -41,6 +42,8 @@ __all__ = [
     "CheckpointID",
     "CheckpointStorage",
     "CheckpointView",
+    "Damage",
+    "DamageKind",
     "Disk",
     "Durability",
     "FileCheckpointStorage",

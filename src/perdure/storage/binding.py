@@ -39,8 +39,8 @@ _POSSIBLE = (
 )
 _DURABILITY = "durability"
 
-_Key: TypeAlias = tuple[str, str, str, "Retention | None"]
-"""A kind of storage, its place, durability and retention."""
+_Key: TypeAlias = tuple[str, str, str, "Retention | None", bool]
+"""A kind of storage, its place, durability and retention, and whether it is read-only."""
 
 _opened: dict[_Key, StoreStorage] = {}
 _lock = threading.Lock()
@@ -113,9 +113,10 @@ def bind(storage: object, *, workflow_name: str, trust: Trust, is_lenient: bool 
     )
 
 
-def open_storage(url: str, *, retention: Retention | None = None) -> StoreStorage:
+def open_storage(url: str, *, retention: Retention | None = None, read_only: bool = False) -> StoreStorage:
     """Return the storage of a URL, the same one each time. It is opened when it is first used.
 
+    With `read_only` nothing is created, migrated or written; a storage in memory does not know it.
     It keeps everything, unless a `retention` is given. For a storage in memory the first retention counts. A relative
     path starts at the current directory of the process. Raises ValueError for anything else.
     """
@@ -125,18 +126,20 @@ def open_storage(url: str, *, retention: Retention | None = None) -> StoreStorag
         case "sqlite" | "file" as kind:
             path, durability = _path(kind, rest)
             storage = SqliteCheckpointStorage if kind == "sqlite" else FileCheckpointStorage
-            make = functools.partial(storage, path, durability=durability, retention=retention)
-            return _open_once((kind, str(path.resolve()), durability, retention), make)
+            make = functools.partial(storage, path, durability=durability, retention=retention, read_only=read_only)
+            return _open_once((kind, str(path.resolve()), durability, retention, read_only), make)
         case "memory":
             _require_bare("memory", rest)
             if "/" in rest:
                 raise ValueError("a storage in memory has a name and no path: give 'memory:' or 'memory:name'")
             make = functools.partial(InMemoryCheckpointStorage, retention=retention)
-            return _open_once(("memory", unquote(rest), "", None), make)
+            return _open_once(("memory", unquote(rest), "", None, False), make)
         case "postgresql" | "postgres":
             dsn, durability = _dsn(rest)
-            make = functools.partial(_open_postgres, dsn, durability=durability, retention=retention)
-            return _open_once(("postgresql", dsn, durability, retention), make)
+            make = functools.partial(
+                _open_postgres, dsn, durability=durability, retention=retention, read_only=read_only
+            )
+            return _open_once(("postgresql", dsn, durability, retention, read_only), make)
         case _:
             is_scheme = bool(colon) and scheme.isalpha() and scheme.isascii()
             reason = f"no storage has the scheme {scheme!r}" if is_scheme else "it has no scheme"
@@ -150,9 +153,9 @@ def _open_once(key: _Key, make: Callable[[], StoreStorage]) -> StoreStorage:
         return _opened[key]
 
 
-def _open_postgres(dsn: str, *, durability: Durability, retention: Retention | None) -> StoreStorage:
+def _open_postgres(dsn: str, *, durability: Durability, retention: Retention | None, read_only: bool) -> StoreStorage:
     try:
-        return PostgresCheckpointStorage(dsn, durability=durability, retention=retention)
+        return PostgresCheckpointStorage(dsn, durability=durability, retention=retention, read_only=read_only)
     except WorkflowCheckpointException as error:
         if error.__cause__ is not None:
             # The driver is missing; the URL may be right.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perdure.errors import WorkflowCheckpointException
+from perdure.errors import StorageReadOnlyError, WorkflowCheckpointException
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -42,11 +42,13 @@ class Disk:
     """The file system of this machine. With durability "os" writes return before they are fsynced."""
 
     durability: Durability = "commit"
+    read_only: bool = False
     # New directories, and the file that names the format, that were not fsynced because durability is "os".
     unsynced_roots: tuple[Path, ...] = ()
 
-    def __init__(self, *, durability: Durability = "commit") -> None:
+    def __init__(self, *, durability: Durability = "commit", read_only: bool = False) -> None:
         self.durability = durability
+        self.read_only = read_only
 
     @property
     def is_lazy(self) -> bool:
@@ -78,9 +80,13 @@ class Disk:
         except FileNotFoundError:
             return []
 
+    def _require_writable(self, path: Path) -> None:
+        if self.read_only:
+            raise StorageReadOnlyError(str(path.parent))
+
     def make_directory(self, path: Path) -> None:
         """Make a directory and its parents, unless it exists."""
-        if path.is_dir():
+        if path.is_dir() or self.read_only:
             return
         if not path.parent.is_dir():
             self.make_directory(path.parent)
@@ -91,6 +97,7 @@ class Disk:
 
     def write_new(self, path: Path, data: bytes) -> None:
         """Write a new file and fsync it. An older file of that name loses the name and is not written to."""
+        self._require_writable(path)
         path.unlink(missing_ok=True)
         with path.open("xb") as file:
             file.write(data)
@@ -99,6 +106,7 @@ class Disk:
 
     def write_at(self, path: Path, offset: int, data: bytes, *, sync: bool) -> None:
         """Write bytes at an offset and cut the file off behind them."""
+        self._require_writable(path)
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
             file.seek(offset)
             file.write(data)
@@ -108,15 +116,18 @@ class Disk:
 
     def link(self, source: Path, target: Path) -> None:
         """Give a file a second name. Raises FileExistsError if the name is taken."""
+        self._require_writable(target)
         os.link(source, target)
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename a file, replacing the target."""
+        self._require_writable(target)
         self._sync_replacement(source, target)
         source.replace(target)
 
     def remove(self, path: Path) -> None:
         """Remove a name, if it exists."""
+        self._require_writable(path)
         path.unlink(missing_ok=True)
 
     def sync_directory(self, path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self, TypedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypedDict, cast
 
 from typing_extensions import Unpack
 
@@ -33,14 +35,16 @@ from perdure.storage.rules import APART
 from perdure.storage.runs import Order, RunFilter, RunInfo, count_runs, list_runs, run_query
 from perdure.storage.sizes import SizeReport, size_report
 from perdure.storage.sqlite import MemoryStore, SqliteStore
+from perdure.storage.sqlite.database import SqliteDatabase
+from perdure.storage.store import BackedStore
 from perdure.storage.views import CheckpointDiff, CheckpointView, RunDiff, diff, diff_runs, view
 
 if TYPE_CHECKING:
     import os
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from perdure.events import WorkflowEvent
+    from perdure.storage.check import Damage
 
 
 logger = logging.getLogger(__name__)
@@ -301,6 +305,30 @@ class StoreStorage(RequestQueue):
         """Remove blobs that nothing refers to. Return their number."""
         return await self.store.collect()
 
+    async def migrate(self) -> Sequence[str]:
+        """Bring the store to the schema of this release. Return the names of the migrations that were made.
+
+        A store that is opened without `read_only` is migrated anyway. Raises StorageReadOnlyError.
+        """
+        return await self._backed_store().migrate()
+
+    async def backup(self, path: str | os.PathLike[str]) -> None:
+        """Write a consistent copy of a SQLite file or a directory of files while others write to it.
+
+        Raises WorkflowCheckpointException if there is something at the path already, and on PostgreSQL, which has
+        pg_dump for this.
+        """
+        await self._backed_store().backup(Path(path))
+
+    def check(self) -> AsyncGenerator[Damage]:
+        """Verify the checksums of all runs, and yield what is damaged or missing, run by run. Nothing is changed."""
+        return self._backed_store().check()
+
+    def _backed_store(self) -> BackedStore[Any]:
+        if isinstance(self.store, BackedStore):
+            return cast("BackedStore[Any]", self.store)
+        raise WorkflowCheckpointException(f"a {type(self.store).__name__} has no migrations, copies and checks")
+
     async def close(self) -> None:
         """Release files and threads. A closed storage opens again when it is used."""
         await self.store.close()
@@ -379,6 +407,7 @@ class InMemoryCheckpointStorage(StoreStorage):
 class FileCheckpointStorage(StoreStorage):
     """A directory of readable files, for one machine.
 
+    With `read_only` nothing is created, migrated or written: a call that writes raises StorageReadOnlyError.
     A process on another machine with the same directory counts as dead when it has shown no sign of life for
     `lease_seconds`. With durability "commit" a commit survives a power cut, with "os" only a killed process.
     """
@@ -390,11 +419,17 @@ class FileCheckpointStorage(StoreStorage):
         retention: Retention | None = None,
         lease_seconds: float = LEASE_SECONDS,
         durability: Durability = "commit",
+        read_only: bool = False,
         **options: Unpack[StorageOptions],
     ) -> None:
         clock = options["clock"] = options.get("clock") or DefaultClock()
         store = FileStore(
-            storage_path, retention=retention, clock=clock, lease_seconds=lease_seconds, durability=durability
+            storage_path,
+            retention=retention,
+            clock=clock,
+            lease_seconds=lease_seconds,
+            durability=durability,
+            read_only=read_only,
         )
         super().__init__(store, **options)
         self.storage_path: Path = store.directory
@@ -403,6 +438,8 @@ class FileCheckpointStorage(StoreStorage):
 class SqliteCheckpointStorage(StoreStorage):
     """One SQLite file, for any number of processes of one machine: the embedded default.
 
+    With `read_only` nothing is created, migrated or written: a call that writes raises StorageReadOnlyError. Of a file
+    with an older schema it reads a temporary copy, made when it is opened.
     With durability "commit" a commit survives a power cut, with "os" only a killed process.
     """
 
@@ -413,10 +450,18 @@ class SqliteCheckpointStorage(StoreStorage):
         retention: Retention | None = None,
         lease_seconds: float = LEASE_SECONDS,
         durability: Durability = "commit",
+        read_only: bool = False,
         **options: Unpack[StorageOptions],
     ) -> None:
         clock = options["clock"] = options.get("clock") or DefaultClock()
-        store = SqliteStore(path, retention=retention, clock=clock, lease_seconds=lease_seconds, durability=durability)
+        store = SqliteStore(
+            path,
+            retention=retention,
+            clock=clock,
+            lease_seconds=lease_seconds,
+            durability=durability,
+            database=functools.partial(SqliteDatabase, read_only=read_only),
+        )
         super().__init__(store, **options)
         self.path: Path = store.path
 
@@ -426,7 +471,8 @@ class PostgresCheckpointStorage(StoreStorage):
 
     All tables are in one `schema`, which is created when it is first needed. `pool_size` is the maximal number of
     connections of a process. With durability "os" the server reports commits before it has synced them: they survive
-    every process of ours, but a crash of the server may lose the newest.
+    every process of ours, but a crash of the server may lose the newest. With `read_only` nothing is created, migrated
+    or written: a call that writes raises StorageReadOnlyError, and an older schema StorageOutdatedError.
     """
 
     def __init__(
@@ -438,6 +484,7 @@ class PostgresCheckpointStorage(StoreStorage):
         lease_seconds: float = LEASE_SECONDS,
         pool_size: int = 4,
         durability: Durability = "commit",
+        read_only: bool = False,
         **options: Unpack[StorageOptions],
     ) -> None:
         clock = options["clock"] = options.get("clock") or DefaultClock()
@@ -449,6 +496,7 @@ class PostgresCheckpointStorage(StoreStorage):
             lease_seconds=lease_seconds,
             pool_size=pool_size,
             durability=durability,
+            read_only=read_only,
         )
         super().__init__(store, **options)
 

@@ -34,12 +34,14 @@ from perdure.records import (
     WholeCheckpoint,
 )
 from perdure.storage import notifications
+from perdure.storage.check import Damage, check_run
 from perdure.storage.group_commit import GroupWriter, Pending, PendingCommit, PendingRecords
 from perdure.storage.rules import APART, require_checkpoint_id, require_run_id, require_tenant
 from perdure.storage.worker import JobRunner, forget_parent_in_child
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from perdure.storage.file import FileBackend
     from perdure.storage.notifications import Pause
@@ -390,6 +392,23 @@ class BackedStore(Generic[B]):
     async def collect(self) -> int:
         """Remove blobs that nothing refers to."""
         return await self._do(lambda backend: backend.collect(), on=self._collector)
+
+    async def migrate(self) -> Sequence[str]:
+        """Return the migrations that opening the store has made, once."""
+        return await self._do(lambda backend: backend.migrate(), creates=True)
+
+    async def backup(self, path: Path) -> None:
+        """Write a consistent copy."""
+        await self._do(lambda backend: backend.backup(path), on=self._collector)
+
+    async def check(self) -> AsyncGenerator[Damage]:
+        """Verify all runs, one by one."""
+        reason = await self._do(lambda backend: backend.damage(), on=self._collector)
+        if reason is not None:
+            yield Damage(None, "store", self.place, reason)
+        for run_id in await self._do(lambda backend: backend.run_ids(), on=self._collector):
+            for each in await self._do(functools.partial(check_run, run_id=run_id), on=self._collector):
+                yield each
 
     async def close(self) -> None:
         """Release files and threads."""

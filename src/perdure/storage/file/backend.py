@@ -25,15 +25,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
+from urllib.parse import unquote
 
 from perdure.clock import Clock, SystemClock
 from perdure.errors import (
     CheckpointDamagedError,
     CheckpointNotFoundError,
     CheckpointWriteError,
+    StorageReadOnlyError,
     WorkflowCheckpointException,
 )
 from perdure.records import (
@@ -56,7 +60,7 @@ from perdure.storage import retention as retention_rules, rules
 from perdure.storage.disk import Disk
 from perdure.storage.file import history, lines
 from perdure.storage.file.checkpoints import CheckpointFile, RunAfter, choose_inline, usual_id
-from perdure.storage.file.directory import Directory
+from perdure.storage.file.directory import RUNS, Directory
 from perdure.storage.file.run_files import CONSUMED_MAX, LogLine, RunFiles, after_commit, event_line
 from perdure.storage.group_commit import Pending, PendingCommit, PendingRecords
 from perdure.storage.owners import LEASE_SECONDS, Owners, require_lease
@@ -66,7 +70,6 @@ from perdure.storage.store import BackedStore
 from perdure.storage.worker import Worker
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 
@@ -108,7 +111,9 @@ class FileBackend:
         self._tenants: dict[str, Self] = {}
         self._checked = -1
         with self.errors():
-            self._files = Directory(disk, directory, create=create)
+            self._files = Directory(disk, directory, create=create and not disk.read_only)
+        if disk.read_only and owners is None and not self._files.exists:
+            raise WorkflowCheckpointException(f"there is no storage in {str(directory)!r}; check the path")
         self._owners = owners or Owners(self._files.owners, lease_seconds=lease_seconds)
         self._history = history.History(self._files, retention, clock, self._owners)
 
@@ -470,6 +475,51 @@ class FileBackend:
         with self._files.lock():
             return len(self._files.blobs.names()) > _BLOBS_MIN + 2 * self._files.counter.kept()
 
+    def migrate(self) -> Sequence[str]:
+        """Return the migrations that opening the directory has made, once."""
+        if self._disk.read_only:
+            raise StorageReadOnlyError(str(self._path))
+        applied, self._files.applied = self._files.applied, ()
+        return applied
+
+    def backup(self, path: Path) -> None:
+        """Write a copy to a new directory. Each tenant's directory is copied as of one moment."""
+        if path.exists():
+            raise WorkflowCheckpointException(f"the directory {str(path)!r} exists already; choose another one")
+        aside = path.with_name(f"{path.name}.part")
+        try:
+            shutil.rmtree(aside, ignore_errors=True)
+            _copy(self._disk, self._path, aside)
+            os.sync()
+            aside.rename(path)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+    def damage(self) -> str | None:
+        """Return None: files have no damage beside that of runs."""
+
+    def run_ids(self) -> Sequence[str]:
+        """Return the ids of all runs, also of those that have lost their log, and of long ids the first part."""
+        files = [path.name.removesuffix(".json") for path in self._files.checkpoints.paths()]
+        names = [name.removesuffix(".log") for name in self._files.names(RUNS)]
+        found = [*names, *(name.rpartition("@")[0] for name in files if "@" in name and "~" not in name)]
+        return [self._full_id(name) for name in dict.fromkeys(found)]
+
+    def _full_id(self, name: str) -> str:
+        if "~" in name:
+            with self._files.lock(), contextlib.suppress(WorkflowCheckpointException):
+                if line := self._files.run_named(f"{name}.log").current():
+                    return line.record.run_id
+        return unquote(name, errors="surrogatepass")
+
+    def checkpoint_ids(self, run_id: str) -> Sequence[str]:
+        """Return the ids of a run's checkpoints, damaged ones included."""
+        with self._locked(run_id) as (run, line):
+            if line is not None:
+                return [entry.checkpoint_id for entry in run.log.entries()]
+            first = usual_id(run_id, rules.BEFORE_THE_FIRST + 1)
+            return [first] if self._files.checkpoints.exists(first) else []
+
     def close(self) -> None:
         """Release the lock file. No other file stays open between two operations."""
         self._owners.close()
@@ -484,6 +534,17 @@ class FileBackend:
                 f"the directory {str(self._path)!r} can't be used: {error}; check that it is writable and that the "
                 "disk has space left, then try again"
             ) from error
+
+
+def _copy(disk: Disk, source: Path, target: Path) -> None:
+    """Copy a directory and those of its tenants, each under its lock."""
+    own = source / ".perdure"
+    with disk.lock(own / "lock"):
+        shutil.copytree(
+            source, target, ignore=lambda directory, _: {"tenants", "owners"} if Path(directory) == own else set()
+        )
+    for name in disk.names(own / "tenants"):
+        _copy(disk, own / "tenants" / name, target / ".perdure" / "tenants" / name)
 
 
 @contextlib.contextmanager
@@ -512,6 +573,7 @@ class FileStore(BackedStore[FileBackend]):
         disk: Disk | None = None,
         lease_seconds: float = LEASE_SECONDS,
         durability: Durability = "commit",
+        read_only: bool = False,
     ) -> None:
         self.directory = Path(directory).absolute()
         open_backend = functools.partial(
@@ -519,7 +581,7 @@ class FileStore(BackedStore[FileBackend]):
             self.directory,
             retention=retention or Retention(),
             clock=clock or SystemClock(),
-            disk=disk or Disk(durability=require_durability(durability)),
+            disk=disk or Disk(durability=require_durability(durability), read_only=read_only),
             lease_seconds=require_lease(lease_seconds),
         )
         worker = Worker(f"perdure {self.directory.name}", open_backend)

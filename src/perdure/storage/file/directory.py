@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, NewType, TypeAlias
 
-from perdure.errors import WorkflowCheckpointException
+from perdure.errors import StorageOutdatedError, WorkflowCheckpointException
 from perdure.storage.file import lines
 from perdure.storage.file.checkpoints import Blobs, Checkpoints, closure
 from perdure.storage.file.run_files import RunFiles
@@ -49,6 +49,8 @@ class Directory:
         self.owners = own / "owners"
         self.tenants = own / "tenants"
         self.exists = create or _read_format(disk, own / "format") != ""
+        self.applied: Sequence[str] = ()
+        """The migrations that were made when the directory was opened."""
         self._own = own
         # By the hash of a small blob a file that contains it, or has done so.
         self._sources: dict[str, Path] = {}
@@ -154,12 +156,15 @@ class Directory:
         # Several processes may find the directory new at the same time. One of them writes.
         with disk.lock(self._own / "lock"):
             written = _read_format(disk, path)
+            if written in _OLDER_FORMATS and disk.read_only:
+                raise StorageOutdatedError(str(self.path))
             if written in _OLDER_FORMATS:
                 aside = path.with_suffix(".aside")
                 disk.write_new(aside, f"{_FORMAT}\n".encode("ascii"))
                 disk.rename(aside, path)
                 if disk.is_lazy:
                     disk.unsynced_roots += (path,)
+                self.applied = (f"format_{_FORMAT}",)
             elif written != _FORMAT:
                 raise WorkflowCheckpointException(
                     f"the directory {str(self.path)!r} has format {written}, this perdure knows {_FORMAT}; "
@@ -202,6 +207,9 @@ class Transactions:
     def recover(self) -> None:
         """Finish a change that a crash has interrupted."""
         if self._disk.stamp(self._plan):
+            if self._disk.read_only:
+                # A migration finishes it too.
+                raise StorageOutdatedError(str(self._directory.parent.parent))
             self._finish()
 
     def _finish(self) -> None:

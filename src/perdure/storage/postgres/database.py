@@ -18,13 +18,14 @@ from psycopg import sql
 from psycopg_pool import ConnectionPool
 
 from perdure.clock import SystemClock
-from perdure.errors import WorkflowCheckpointException
+from perdure.errors import StorageReadOnlyError, WorkflowCheckpointException
 from perdure.storage.postgres.target import Columns, Connection, Target, escape_text, migrate
 from perdure.storage.sql.database import Sync, named_statements, statement_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from perdure.storage.port import Durability
 
@@ -99,14 +100,21 @@ class PostgresDatabase:
     """No error is known to concern one value only."""
 
     def __init__(
-        self, target: Target, *, pool_size: int, patience_seconds: float, durability: Durability = "commit"
+        self,
+        target: Target,
+        *,
+        pool_size: int,
+        patience_seconds: float,
+        durability: Durability = "commit",
+        read_only: bool = False,
     ) -> None:
         self.target = target
+        self._read_only = read_only
         self._durability = durability
         self._patience = timedelta(seconds=patience_seconds)
         self._statements = {name: text.encode() for name, text in named_statements("postgres").items()}
         self._held = _Held()
-        self.retry(self._migrate)
+        self.applied: Sequence[str] = self.retry(self._migrate)
         # Connections are made when they are needed. Whoever needs one retries, so the pool does not.
         self._pool: ConnectionPool[Connection] = ConnectionPool(
             kwargs=target.arguments(),
@@ -119,9 +127,9 @@ class PostgresDatabase:
             open=True,
         )
 
-    def _migrate(self) -> None:
+    def _migrate(self) -> Sequence[str]:
         with contextlib.closing(self.target.connect()) as connection:
-            migrate(connection, self.target)
+            return migrate(connection, self.target, read_only=self._read_only)
 
     def execute(self, name: str, /, **values: object) -> psycopg.Cursor[Columns]:
         """Run a statement. Outside of transactions it only reads, and is retried."""
@@ -175,6 +183,8 @@ class PostgresDatabase:
 
         A pipelined one waits for nothing until a result is fetched or it ends, so errors may come late.
         """
+        if self._read_only:
+            raise StorageReadOnlyError(self.target.place)
         is_lazy = lazy or (self._durability == "os" and sync != "always")
         with self._borrow() as connection:
             try:
@@ -275,6 +285,8 @@ class PostgresDatabase:
         lose nothing. Their transaction is undone, and if they live they find the session lost and repeat it.
         """
         connection = self.target.connect()
+        if self._read_only:
+            return connection
         with contextlib.ExitStack() as undo:
             undo.callback(connection.close)
             values = {"seconds": self.target.silent_seconds, "writers": self.target.key("writers")}
@@ -313,6 +325,16 @@ class PostgresDatabase:
             raise WorkflowCheckpointException(
                 f"the database {self.target.place!r} can't be used: {reason}; check it and try again"
             ) from error
+
+    def backup(self, path: Path) -> None:
+        """Refuse: the server has its own tools."""
+        raise WorkflowCheckpointException(
+            f"perdure does not write copies of a PostgreSQL database; use "
+            f"pg_dump --schema={self.target.schema} --file={path}, which is consistent while hosts run"
+        )
+
+    def damage(self) -> str | None:
+        """Return None: the server checks its own pages."""
 
     def close(self) -> None:
         """Close all connections."""

@@ -435,6 +435,12 @@ WHERE runs.tenant = %(tenant)s AND runs.run_id = %(run_id)s ORDER BY checkpoints
 -- name: ids
 SELECT checkpoint_id FROM checkpoints WHERE tenant = %(tenant)s ORDER BY sequence;
 
+-- name: run_ids
+SELECT run_id FROM runs WHERE tenant = %(tenant)s ORDER BY run_id;
+
+-- name: ids_of_run
+SELECT checkpoint_id FROM checkpoints WHERE tenant = %(tenant)s AND run_id = %(run_id)s ORDER BY position;
+
 -- name: ids_of_workflow
 SELECT checkpoint_id FROM checkpoints
 WHERE tenant = %(tenant)s AND hashtextextended(workflow_name, 0) = hashtextextended(%(workflow_name)s, 0)

@@ -34,6 +34,7 @@ class PostgresStore(HostBackedStore[SqlBackend]):
         pause: Waits between two looks for changes by other processes.
         durability: With "os", writes survive the process, but a crash of the server may lose the last moments.
         database: The class that runs statements.
+        read_only: Refuse all writes. The schema must exist and be of this release.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class PostgresStore(HostBackedStore[SqlBackend]):
         pause: Pause = real_pause,
         durability: Durability = "commit",
         database: type[PostgresDatabase] | None = None,
+        read_only: bool = False,
     ) -> None:
         try:
             # The driver comes with an extra.
@@ -64,7 +66,9 @@ class PostgresStore(HostBackedStore[SqlBackend]):
         connect, synced = database or PostgresDatabase, require_durability(durability)
 
         def open_backend() -> SqlBackend:
-            opened = connect(target, pool_size=pool_size, patience_seconds=patience_seconds, durability=synced)
+            opened = connect(
+                target, pool_size=pool_size, patience_seconds=patience_seconds, durability=synced, read_only=read_only
+            )
             owners = PostgresOwners(opened)
             return PostgresBackend(opened, owners, retention=retention or Retention(), clock=clock or SystemClock())
 

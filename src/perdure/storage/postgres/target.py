@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import psycopg
 from psycopg import conninfo, pq, sql
 
-from perdure.errors import WorkflowCheckpointException
+from perdure.errors import StorageOutdatedError, WorkflowCheckpointException
 from perdure.storage.owners import require_lease
 from perdure.storage.sql.database import migrations
 from perdure.storage.worker import abandoned
@@ -198,12 +198,20 @@ _VERSION_COLUMNS = ("application", "version")
 _APPLICATION = "perdure"
 
 
-def migrate(connection: Connection, target: Target) -> None:
-    """Migrate the schema. Any number of processes may do so at once. Raises WorkflowCheckpointException."""
+def migrate(connection: Connection, target: Target, *, read_only: bool = False) -> Sequence[str]:
+    """Migrate the schema. Any number of processes may do so at once. Return the names of the migrations made.
+
+    Raises WorkflowCheckpointException, and StorageOutdatedError if migrations are left and it is read-only.
+    """
     _require_usable(connection, target)
-    additive = migrations("postgres", additive=True)
-    if _version(connection, target) == len(migrations("postgres")) and _additions(connection, target) >= len(additive):
-        return
+    basic, additive = migrations("postgres"), migrations("postgres", additive=True)
+    applied: list[str] = []
+    if _version(connection, target) == len(basic) and _additions(connection, target) >= len(additive):
+        return applied
+    if read_only:
+        if not _exists(connection, target.schema):
+            raise WorkflowCheckpointException(f"there is no storage {target.place!r}; check the URL and the schema")
+        raise StorageOutdatedError(target.place)
     with connection.transaction():
         # One process migrates. The others wait and find nothing left to do.
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [target.key("migration")])
@@ -212,14 +220,17 @@ def migrate(connection: Connection, target: Target) -> None:
         version = _version(connection, target)
         if version == 0:
             _create_version_table(connection, target)
-        for script in migrations("postgres")[version:]:
-            connection.execute(script.encode())
-        for number, script in enumerate(additive, start=1):
+        for name in list(basic)[version:]:
+            connection.execute(basic[name].encode())
+            applied.append(name)
+        for number, (name, script) in enumerate(additive.items(), start=1):
             if number > _additions(connection, target):
                 connection.execute(script.encode())
+                applied.append(name)
                 connection.execute("CREATE TABLE IF NOT EXISTS schema_additions (number BIGINT NOT NULL)")
                 connection.execute("INSERT INTO schema_additions (number) VALUES (%s)", [number])
-        connection.execute("UPDATE schema_version SET version = %s", [len(migrations("postgres"))])
+        connection.execute("UPDATE schema_version SET version = %s", [len(basic)])
+    return applied
 
 
 def _require_usable(connection: Connection, target: Target) -> None:

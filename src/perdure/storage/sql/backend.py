@@ -51,6 +51,8 @@ class SqlBackend(Tables):
     ) -> None:
         super().__init__(database, tenant)
         self.errors = database.errors
+        self.backup = database.backup
+        self.damage = database.damage
         self._owners = owners
         self._retention = retention
         self._pruning = retention if retention_rules.forgets(retention) else None
@@ -362,6 +364,12 @@ class SqlBackend(Tables):
         return self._has_pruned and self._proportion.is_reached(
             pruned=self.number("pruned"), count=lambda: self.number("count_checkpoints")
         )
+
+    def migrate(self) -> Sequence[str]:
+        """Return the migrations that opening the database has made, once."""
+        with self._database.transaction("later"):
+            applied, self._database.applied = self._database.applied, ()
+        return applied
 
     def close(self) -> None:
         self._database.close()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from perdure.records import Owner
 
@@ -41,8 +42,8 @@ def statement_text(statements: Mapping[str, str], name: str) -> str:
 
 
 @functools.cache
-def migrations(dialect: Dialect, *, additive: bool = False) -> Sequence[str]:
-    """Return the scripts that lead from an empty database to the present schema. The first one is number 1.
+def migrations(dialect: Dialect, *, additive: bool = False) -> Mapping[str, str]:
+    """Return the scripts that lead from an empty database to the present schema, by name. The first one is number 1.
 
     Additive ones follow the others and are counted by themselves. A release that does not know them can use the
     database nevertheless.
@@ -53,7 +54,7 @@ def migrations(dialect: Dialect, *, additive: bool = False) -> Sequence[str]:
     files = sorted((file for file in folder.iterdir() if file.is_file()), key=lambda file: file.name)
     for number, file in enumerate(files, start=1):
         assert file.name.startswith(f"{number:04}_"), f"{file.name} is not migration {number}"
-    return [file.read_text("utf-8") for file in files]
+    return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in files}
 
 
 class Row(Protocol):
@@ -80,6 +81,8 @@ class SqlDatabase(Protocol):
     """The driver's base error. It undoes the transaction."""
     refusals: tuple[type[Exception], ...]
     """Driver errors about one value. They undo a savepoint, and the transaction goes on."""
+    applied: Sequence[str]
+    """The migrations that were made when the database was opened."""
 
     def execute(self, name: str, /, **values: object) -> Rows:
         """Run a statement."""
@@ -94,7 +97,10 @@ class SqlDatabase(Protocol):
         ...
 
     def transaction(self, sync: Sync = "as chosen", *, alone: bool = False) -> AbstractContextManager[None]:
-        """Do all or nothing. No other writing transaction overlaps with one that is `alone`."""
+        """Do all or nothing. No other writing transaction overlaps with one that is `alone`.
+
+        Raises StorageReadOnlyError if the database was opened read-only.
+        """
         ...
 
     def savepoint(self) -> AbstractContextManager[None]:
@@ -107,6 +113,14 @@ class SqlDatabase(Protocol):
 
     def version_of_data(self) -> object:
         """Return a value that differs once another connection has changed anything. It is cheap."""
+        ...
+
+    def backup(self, path: Path) -> None:
+        """Write a consistent copy to a new file."""
+        ...
+
+    def damage(self) -> str | None:
+        """Return how the database itself is damaged, or None."""
         ...
 
     def close(self) -> None: ...

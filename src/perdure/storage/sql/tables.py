@@ -181,6 +181,14 @@ class Tables:
         found = self.execute("checkpoints_of_run", run_id=run_id).fetchall()
         return rows.require_count(found, run_id, key="sequence", kind="checkpoints")
 
+    def run_ids(self) -> Sequence[str]:
+        """Return the ids of all runs."""
+        return [row["run_id"] for row in self.execute("run_ids").fetchall()]
+
+    def checkpoint_ids(self, run_id: str) -> Sequence[str]:
+        """Return the ids of a run's checkpoints, damaged ones included."""
+        return [row["checkpoint_id"] for row in self.execute("ids_of_run", run_id=run_id).fetchall()]
+
     def ids(self, *, workflow_name: str | None) -> Sequence[str]:
         """Return the ids of checkpoints in commit order."""
         statement = "ids" if workflow_name is None else "ids_of_workflow"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 import sqlite3
 import time
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from perdure.errors import WorkflowCheckpointException
+from perdure.errors import StorageReadOnlyError, WorkflowCheckpointException
 from perdure.storage.sql.database import Sync, migrations, named_statements, statement_text
 
 if TYPE_CHECKING:
@@ -53,18 +54,32 @@ class SqliteDatabase:
     """A value is too large."""
 
     def __init__(
-        self, path: Path, *, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS, one_thread: bool = True
+        self,
+        path: Path,
+        *,
+        busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
+        one_thread: bool = True,
+        read_only: bool = False,
     ) -> None:
         self.path = path
         self.durability: Durability = "commit"
+        self.applied: Sequence[str] = ()
+        self._read_only = read_only
         self._synchronous = ""
         self._statements = _statements()
         # A data version means something only to the connection that returned it.
         self._connected = object()
         with self.errors():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if not read_only:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            elif not path.is_file():
+                raise WorkflowCheckpointException(f"there is no database {str(path)!r}; check the path")
             self._connection = sqlite3.connect(
-                path, timeout=busy_timeout_seconds, isolation_level=None, check_same_thread=one_thread
+                f"{path.as_uri()}?mode=ro" if read_only else path,
+                timeout=busy_timeout_seconds,
+                isolation_level=None,
+                check_same_thread=one_thread,
+                uri=read_only,
             )
         try:
             with self.errors():
@@ -75,15 +90,22 @@ class SqliteDatabase:
 
     def _set_up(self) -> None:
         connection = self._connection
+        _require_ours(connection, self.path)
+        if not self._read_only:
+            connection.execute(f"PRAGMA page_size = {_PAGE_SIZE:d}")
+            _switch_to_wal(connection)
+            connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES_MAX:d}")
+        elif not _is_current(connection, self.path):
+            # The reader of an older schema gets a temporary copy as of now, which is migrated.
+            copy = sqlite3.connect("", isolation_level=None)
+            with contextlib.closing(connection):
+                connection.backup(copy)
+            connection = self._connection = copy
         connection.row_factory = sqlite3.Row
         # Damaged text that is not UTF-8 must reach the code that compares checksums.
         connection.text_factory = functools.partial(str, encoding="utf-8", errors="surrogateescape")
-        _require_ours(connection, self.path)
-        connection.execute(f"PRAGMA page_size = {_PAGE_SIZE:d}")
-        _switch_to_wal(connection)
-        connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES_MAX:d}")
         connection.execute("PRAGMA foreign_keys = ON")
-        _migrate(connection, self.path)
+        self.applied = _migrate(connection, self.path)
         _require_sound(connection, self.path)
 
     @contextlib.contextmanager
@@ -140,6 +162,8 @@ class SqliteDatabase:
     def transaction(self, sync: Sync = "as chosen", *, alone: bool = False) -> Generator[None]:
         """Do all or nothing. Without a sync it survives the process, but perhaps not the machine."""
         del alone  # The file has one writer at a time.
+        if self._read_only:
+            raise StorageReadOnlyError(str(self.path))
         is_synced = sync == "always" or (sync == "as chosen" and self.durability == "commit")
         mode = "FULL" if is_synced else "NORMAL"
         if mode != self._synchronous:
@@ -167,6 +191,25 @@ class SqliteDatabase:
                 self._connection.execute("RELEASE one")
             raise
         self._connection.execute("RELEASE one")
+
+    def backup(self, path: Path) -> None:
+        """Write a copy as of one moment to a new file. Others may write meanwhile."""
+        if path.exists():
+            raise WorkflowCheckpointException(f"the file {str(path)!r} exists already; choose another one")
+        aside = path.with_name(f"{path.name}.part")
+        try:
+            aside.unlink(missing_ok=True)
+            self._connection.execute("VACUUM INTO ?", [str(aside)])
+            with aside.open("rb") as file:
+                os.fsync(file.fileno())
+            aside.rename(path)
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def damage(self) -> str | None:
+        """Return how the database itself is damaged, or None."""
+        found = str(self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
+        return None if found == "ok" else found
 
     def close(self) -> None:
         """Close the connection."""
@@ -250,27 +293,37 @@ def _require_sound(connection: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    known, additive = len(migrations("sqlite")), migrations("sqlite", additive=True)
-    if _version(connection, path) == known and _additions(connection) >= len(additive):
-        return
+def _is_current(connection: sqlite3.Connection, path: Path) -> bool:
+    """Return whether no migration is left to make."""
+    additions = len(migrations("sqlite", additive=True))
+    return _version(connection, path) == len(migrations("sqlite")) and _additions(connection) >= additions
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> Sequence[str]:
+    """Make the migrations that are left. Return their names."""
+    if _is_current(connection, path):
+        return ()
+    basic, additive = migrations("sqlite"), migrations("sqlite", additive=True)
     connection.execute("BEGIN IMMEDIATE")
     try:
         # Read the version again: another process may have been faster.
-        _run(connection, migrations("sqlite")[_version(connection, path) :])
-        _run(connection, additive[_additions(connection) :])
+        applied = list(basic)[_version(connection, path) :]
+        _run(connection, [basic[name] for name in applied])
+        added = list(additive)[_additions(connection) :]
+        _run(connection, [additive[name] for name in added])
         connection.execute(
             "INSERT INTO counters (tenant, name, value) VALUES ('', 'additions', ?) "
             "ON CONFLICT (tenant, name) DO UPDATE SET value = max(value, excluded.value)",
             [len(additive)],
         )
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID:d}")
-        connection.execute(f"PRAGMA user_version = {known:d}")
+        connection.execute(f"PRAGMA user_version = {len(basic):d}")
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+    return [*applied, *added]
 
 
 def _run(connection: sqlite3.Connection, scripts: Sequence[str]) -> None:

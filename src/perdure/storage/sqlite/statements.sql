@@ -461,6 +461,12 @@ WHERE runs.tenant = :tenant AND runs.run_id = :run_id ORDER BY checkpoints.seque
 -- name: ids
 SELECT checkpoint_id FROM checkpoints WHERE tenant = :tenant ORDER BY sequence;
 
+-- name: run_ids
+SELECT run_id FROM runs WHERE tenant = :tenant ORDER BY run_id;
+
+-- name: ids_of_run
+SELECT checkpoint_id FROM checkpoints WHERE tenant = :tenant AND run_id = :run_id ORDER BY position;
+
 -- name: ids_of_workflow
 SELECT checkpoint_id FROM checkpoints
 WHERE tenant = :tenant AND workflow_name = :workflow_name ORDER BY sequence;
