@@ -11,7 +11,7 @@ from perdure import Agent, Executor, WorkflowBuilder, WorkflowContext, handler
 from perdure.agent_workflows import Definition, Edge, Equals, Iterations, Node, OnError, TextOutput
 from perdure.agent_workflows.conductor.conductor import Conductor
 from perdure.agent_workflows.messages import NodeResult, NodeTask
-from perdure.agent_workflows.plan import plan_of
+from perdure.agent_workflows.plan import Plan
 from perdure.agent_workflows.stores import origins_of
 from perdure.testing import ScriptedChatClient
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from perdure import CheckpointStorage, Clock, Workflow, WorkflowEvent, WorkflowRunResult
     from perdure.agent_workflows import AgentWorkflowResult
     from perdure.agent_workflows.conductor.conversations import Conversations
-    from perdure.agent_workflows.plan import Plan
 
 Says = Callable[[NodeTask], "str | Mapping[str, Any] | NodeResult"]
 """What a node answers to a task: a text, outputs, or a whole result. It may raise."""
@@ -92,7 +91,7 @@ class Troupe:
 
     def __init__(self, definition: Definition, says: Mapping[str, Says] | None = None, **options: Any) -> None:
         self.definition = definition
-        self.plan: Plan = plan_of(definition)
+        self.plan: Plan = Plan(definition)
         self.storage: CheckpointStorage | None = options.pop("storage", None)
         self.execution_id: str | None = options.pop("execution_id", None)
         self.clock: Clock | None = options.get("clock")

@@ -20,7 +20,7 @@ from perdure.agent_workflows import (
 )
 from perdure.agent_workflows.conductor import scheduling
 from perdure.agent_workflows.graph import keep_waiting
-from perdure.agent_workflows.plan import plan_of
+from perdure.agent_workflows.plan import Plan
 from perdure.threads import InMemorySessionStore
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def test_the_reason_of_a_skipped_node_does_not_grow_with_the_nodes_before_it() -
         nodes += [node(each, reads="upstream") for each in both]
         edges += [f"{source}>{target}" for source in before for target in both]
         before = both
-    plan = plan_of(defined(nodes, *edges))
+    plan = Plan(defined(nodes, *edges))
     move = scheduling.finish(plan, scheduling.begin(plan).progress, "first", "failed")
     assert move.progress.skipped["a0"] == "'first' has failed"
     assert (
@@ -45,7 +45,7 @@ def test_the_reason_of_a_skipped_node_does_not_grow_with_the_nodes_before_it() -
 def test_the_reason_of_a_skipped_node_names_a_few_of_many_edges() -> None:
     sources = [f"n{number}" for number in range(300)]
     nodes = [node(each, on_error="skip_dependents") for each in sources]
-    plan = plan_of(defined([*nodes, node("join", reads="upstream")], *(f"{source}>join" for source in sources)))
+    plan = Plan(defined([*nodes, node("join", reads="upstream")], *(f"{source}>join" for source in sources)))
     progress = scheduling.begin(plan).progress
     for each in sources:
         progress = scheduling.finish(plan, progress, each, "failed").progress

@@ -12,7 +12,7 @@ from perdure.agent_workflows import START, Approval, Conversation, Node, NodeApp
 from perdure.agent_workflows.conductor.conductor import Conductor
 from perdure.agent_workflows.conductor.conversations import Conversations
 from perdure.agent_workflows.node import AgentNode
-from perdure.agent_workflows.plan import plan_of
+from perdure.agent_workflows.plan import Plan
 from perdure.testing import ScriptedChatClient, ToolCall
 from perdure.threads import InMemorySessionStore
 
@@ -30,7 +30,7 @@ def agent_node(node_id: str, client: ScriptedChatClient, *, tools: list[Any] | N
 
 def graph(definition: Definition, storage: CheckpointStorage, conversations: Conversations | None = None) -> Workflow:
     """The workflow of a definition, with executors of its own."""
-    conductor = Conductor(plan_of(definition), name="Agents", conversations=conversations)
+    conductor = Conductor(Plan(definition), name="Agents", conversations=conversations)
     builder = WorkflowBuilder(
         100, "Agents", start_executor=conductor, output_from=[conductor], checkpoint_storage=storage
     )

@@ -16,7 +16,7 @@ from perdure.agent_workflows.inputs import KnownValues, input_problems, task_tex
 from perdure.agent_workflows.mermaid import to_mermaid
 from perdure.agent_workflows.messages import NodeOutput
 from perdure.agent_workflows.outputs import InvalidValueError, output_keys, parse_value
-from perdure.agent_workflows.plan import Plan, plan_of
+from perdure.agent_workflows.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ def chain(size: int, *, id_of: Callable[[int], str] = numbered) -> Plan:
             Node(id=id_of(number), agent=AGENT, output=TextOutput(f"k{number}"), template=template, reads=None)
         )
     edges = tuple(Edge(id_of(number - 1), id_of(number)) for number in range(1, size))
-    return plan_of(Definition(name="w", nodes=tuple(nodes), edges=edges))
+    return Plan(Definition(name="w", nodes=tuple(nodes), edges=edges))
 
 
 def known(size: int) -> KnownValues:

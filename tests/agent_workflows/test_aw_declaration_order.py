@@ -11,7 +11,7 @@ from tests.agent_workflows.building import Cast
 from tests.agent_workflows.conducting import Says, Troupe, defined, loops, node, otherwise, when
 
 from perdure.agent_workflows import END, START, AgentWorkflow
-from perdure.agent_workflows.plan import plan_of
+from perdure.agent_workflows.plan import Plan
 from perdure.testing import ToolCall
 
 if TYPE_CHECKING:
@@ -119,26 +119,26 @@ async def test_the_order_of_nodes_decides_only_who_is_told_first_of_those_who_ac
     edges = GRAPHS[name]
     acts, *expected = await _acts(_nodes(edges), list(edges))
     for nodes in permutations(_nodes(edges)):
-        plan = plan_of(defined(list(nodes), *edges))
+        plan = Plan(defined(list(nodes), *edges))
         others, *found = await _acts(list(nodes), list(edges))
         assert sorted(others) == sorted(acts)
         assert found[0] == expected[0]
         assert found[2:] == expected[2:]
-        assert plan.back_edges == plan_of(defined(_nodes(edges), *edges)).back_edges
+        assert plan.back_edges == Plan(defined(_nodes(edges), *edges)).back_edges
 
 
 def test_of_two_entrances_the_one_that_a_condition_leads_back_to_begins() -> None:
-    assert plan_of(defined(_nodes(TWO_ENTRANCES), *TWO_ENTRANCES)).back_edges == {("edit", "art")}
-    assert plan_of(defined(_nodes(BACK_OVER_ANOTHER_NODE), *BACK_OVER_ANOTHER_NODE)).back_edges == {("remarks", "art")}
+    assert Plan(defined(_nodes(TWO_ENTRANCES), *TWO_ENTRANCES)).back_edges == {("edit", "art")}
+    assert Plan(defined(_nodes(BACK_OVER_ANOTHER_NODE), *BACK_OVER_ANOTHER_NODE)).back_edges == {("remarks", "art")}
 
 
 def test_of_two_entrances_that_conditions_lead_back_to_the_one_nearer_to_start_begins() -> None:
     edges = ["text>edit", when("art>edit"), when("edit>art", "no"), otherwise(f"edit>{END}")]
-    assert plan_of(defined("text art edit", f"{START}>text", f"{START}>art", *edges)).back_edges == {("edit", "art")}
+    assert Plan(defined("text art edit", f"{START}>text", f"{START}>art", *edges)).back_edges == {("edit", "art")}
 
 
 def test_entrances_of_which_none_is_before_the_other_begin_side_by_side() -> None:
-    plan = plan_of(defined(_nodes(BEGINNING_TOGETHER), *BEGINNING_TOGETHER))
+    plan = Plan(defined(_nodes(BEGINNING_TOGETHER), *BEGINNING_TOGETHER))
     assert plan.back_edges == {("a", "b"), ("b", "a")}
     assert plan.layers == (("a", "b"), ("j",))
     assert (plan.cycles, plan.loops) == (({"a", "b"},), ({"a", "b", "j"},))

@@ -20,13 +20,12 @@ from perdure.agent_workflows import (
 )
 from perdure.agent_workflows.inputs import KnownValues, input_problems, task_text
 from perdure.agent_workflows.messages import NodeOutput
-from perdure.agent_workflows.plan import plan_of
+from perdure.agent_workflows.plan import Plan
 from perdure.agent_workflows.validation import find_problems
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure.agent_workflows.plan import Plan
 
 AGENT = clerk([])[1]
 ANYTHING = StructuredOutput({"type": "object"})
@@ -39,7 +38,7 @@ def node(node_id: str, **more: Any) -> Node:
 def plan(nodes: Sequence[Node], *edges: str) -> Plan:
     """A plan; edges are written as `a>b`."""
     joined = tuple(Edge(source, target) for source, target in (each.split(">") for each in edges))
-    return plan_of(Definition(name="w", nodes=tuple(nodes), edges=joined))
+    return Plan(Definition(name="w", nodes=tuple(nodes), edges=joined))
 
 
 def read(made: Plan, node_id: str, *, request: Any = "the request", **known: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from perdure.agent_workflows import AgentConfig, Definition, Edge, Equals, GreaterThan, Handoffs, Node, OnError
 from perdure.agent_workflows.mermaid import to_mermaid
-from perdure.agent_workflows.plan import plan_of
+from perdure.agent_workflows.plan import Plan
 
 
 def is_urgent(_: Any) -> bool:
@@ -15,7 +15,7 @@ def is_urgent(_: Any) -> bool:
 
 
 def drawn(*nodes: Node, edges: tuple[Edge, ...] = ()) -> str:
-    return to_mermaid(plan_of(Definition(name="x", nodes=nodes, edges=edges)))
+    return to_mermaid(Plan(Definition(name="x", nodes=nodes, edges=edges)))
 
 
 def node(id_: str, **more: Any) -> Node:

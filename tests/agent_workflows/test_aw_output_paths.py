@@ -27,7 +27,7 @@ from perdure.agent_workflows import (
     UnionOutput,
 )
 from perdure.agent_workflows.inputs import input_problems
-from perdure.agent_workflows.plan import plan_of
+from perdure.agent_workflows.plan import Plan
 from perdure.agent_workflows.validation import find_problems
 
 
@@ -158,7 +158,7 @@ def _found(first: Node, condition: Condition | None = None, **reads: Any) -> lis
     choosing: list[Edge | str] = [Edge("a", "b", condition=condition), Edge("a", END, is_default=True)]
     asked = ["a>b"] if condition is None else choosing
     definition = defined([first, node("b", **(reads or {"reads": "request"}))], *asked)
-    return [*find_problems(definition), *input_problems(plan_of(definition))]
+    return [*find_problems(definition), *input_problems(Plan(definition))]
 
 
 @pytest.mark.parametrize(("output", "path"), DEAD)
@@ -191,7 +191,7 @@ def test_a_path_may_lead_into_what_whoever_stands_in_puts_out() -> None:
     first = node("a", output=StructuredOutput(Refusal), on_error=OnError("fallback", "f"))
     for path, is_fine in (("part.name", True), ("part.x", False)):
         nodes = [first, node("b", input_key=path), node("f", output=ORDER)]
-        assert (input_problems(plan_of(defined(nodes, "a>b"))) == []) is is_fine
+        assert (input_problems(Plan(defined(nodes, "a>b"))) == []) is is_fine
 
 
 def test_a_failure_is_a_text() -> None:

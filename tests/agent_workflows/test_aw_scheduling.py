@@ -6,31 +6,31 @@ from tests.agent_workflows.conducting import defined, otherwise, when
 
 from perdure.agent_workflows import END, START
 from perdure.agent_workflows.conductor.scheduling import Progress, begin, finish, follow, halt, idle_loops, leave
-from perdure.agent_workflows.plan import Plan, plan_of
+from perdure.agent_workflows.plan import Plan
 
 
 def test_first_nodes_act_first_and_side_by_side() -> None:
-    move = begin(plan_of(defined("a b c", "a>c", "b>c")))
+    move = begin(Plan(defined("a b c", "a>c", "b>c")))
     assert move.starts == ("a", "b")
     assert [(edge.source, edge.target) for edge in move.taken] == [(START, "a"), (START, "b")]
     assert move.progress.active
 
 
 def test_a_node_waits_for_all_before_it() -> None:
-    plan = plan_of(defined("a b c", "a>c", "b>c"))
+    plan = Plan(defined("a b c", "a>c", "b>c"))
     after_one = finish(plan, begin(plan).progress, "b", "completed")
     assert after_one.starts == ()
     assert finish(plan, after_one.progress, "a", "completed").starts == ("c",)
 
 
 def test_a_node_acts_if_one_of_its_edges_is_taken() -> None:
-    plan = plan_of(defined("a b c", when("a>c"), "b>c"))
+    plan = Plan(defined("a b c", when("a>c"), "b>c"))
     after_one = finish(plan, begin(plan).progress, "a", "completed", holding=())
     assert finish(plan, after_one.progress, "b", "completed").starts == ("c",)
 
 
 def test_who_no_edge_leads_to_is_skipped_and_so_is_who_comes_after() -> None:
-    plan = plan_of(defined("a b c d", when("a>b"), when("a>d", "no"), "b>c"))
+    plan = Plan(defined("a b c d", when("a>b"), when("a>d", "no"), "b>c"))
     move = finish(plan, begin(plan).progress, "a", "completed", holding={"d"})
     assert move.starts == ("d",)
     assert move.skips == ("b", "c")
@@ -38,7 +38,7 @@ def test_who_no_edge_leads_to_is_skipped_and_so_is_who_comes_after() -> None:
 
 
 def test_a_default_edge_is_taken_if_no_condition_holds() -> None:
-    plan = plan_of(defined("a b c d", when("a>b"), otherwise("a>c"), "a>d"))
+    plan = Plan(defined("a b c d", when("a>b"), otherwise("a>c"), "a>d"))
     first = begin(plan).progress
     assert finish(plan, first, "a", "completed", holding=()).starts == ("c", "d")
     held = finish(plan, first, "a", "completed", holding={"b"})
@@ -47,7 +47,7 @@ def test_a_default_edge_is_taken_if_no_condition_holds() -> None:
 
 
 def test_what_depends_on_a_failed_node_is_skipped_whatever_else_leads_to_it() -> None:
-    plan = plan_of(defined("a b c d", "a>c", "b>c", "c>d"))
+    plan = Plan(defined("a b c d", "a>c", "b>c", "c>d"))
     after_failure = finish(plan, begin(plan).progress, "a", "failed")
     move = finish(plan, after_failure.progress, "b", "completed")
     assert move.starts == ()
@@ -56,12 +56,12 @@ def test_what_depends_on_a_failed_node_is_skipped_whatever_else_leads_to_it() ->
 
 
 def test_an_isolated_failure_holds_up_nobody() -> None:
-    plan = plan_of(defined("a b", "a>b"))
+    plan = Plan(defined("a b", "a>b"))
     assert finish(plan, begin(plan).progress, "a", "isolated").starts == ("b",)
 
 
 def test_an_edge_that_goes_back_waits_until_nobody_acts() -> None:
-    plan = plan_of(defined("a b x y", f"{START}>a", "a>b", "a>x", "x>y", when("b>a"), otherwise(f"b>{END}")))
+    plan = Plan(defined("a b x y", f"{START}>a", "a>b", "a>x", "x>y", when("b>a"), otherwise(f"b>{END}")))
     after_a = finish(plan, begin(plan).progress, "a", "completed").progress
     after_b = finish(plan, after_a, "b", "completed", holding={"a"})
     assert after_b.progress.active
@@ -77,7 +77,7 @@ def test_an_edge_that_goes_back_waits_until_nobody_acts() -> None:
 
 
 def test_what_is_outside_of_a_loop_keeps_its_decision() -> None:
-    plan = plan_of(defined("out a b", "out>b", f"{START}>a", "a>b", when("b>a"), otherwise(f"b>{END}")))
+    plan = Plan(defined("out a b", "out>b", f"{START}>a", "a>b", when("b>a"), otherwise(f"b>{END}")))
     one = finish(plan, begin(plan).progress, "out", "completed").progress
     two = finish(plan, one, "a", "completed").progress
     again = follow(plan, finish(plan, two, "b", "completed", holding={"a"}).progress, 0)
@@ -87,7 +87,7 @@ def test_what_is_outside_of_a_loop_keeps_its_decision() -> None:
 
 def test_an_edge_from_outside_lets_nobody_act_in_a_further_pass() -> None:
     inside = [f"{START}>a", when("a>b"), otherwise("a>c"), "b>c", when("c>a", "no"), otherwise(f"c>{END}")]
-    plan = plan_of(defined("out a b c", "out>b", *inside))
+    plan = Plan(defined("out a b c", "out>b", *inside))
     first = _played(plan, out=set(), a=set(), b=set(), c={"a"})
     again = follow(plan, first, 0)
     assert again.progress.decision("out", "b") == "spent"
@@ -100,7 +100,7 @@ def test_an_edge_from_outside_lets_nobody_act_in_a_further_pass() -> None:
 
 def test_an_edge_from_outside_counts_until_its_target_has_acted() -> None:
     edges = [f"{START}>a", "a>b", when("b>a"), when("b>mail", "no"), "out>mail"]
-    plan = plan_of(defined("out a b mail", *edges))
+    plan = Plan(defined("out a b mail", *edges))
     first = _played(plan, out=set(), a=set(), b={"a"})
     assert "mail" not in first.nodes
     again = follow(plan, first, 0).progress
@@ -109,7 +109,7 @@ def test_an_edge_from_outside_counts_until_its_target_has_acted() -> None:
 
 def test_who_comes_after_a_loop_waits_until_it_is_over_unless_the_loop_leads_there() -> None:
     edges = [f"{START}>a", "a>b", when("b>a"), when("b>mail", "no"), when("a>mail", "now"), "out>mail"]
-    plan = plan_of(defined("out a b mail", *edges))
+    plan = Plan(defined("out a b mail", *edges))
     begun = finish(plan, begin(plan).progress, "out", "completed").progress
     waiting = finish(plan, finish(plan, begun, "a", "completed").progress, "b", "completed", {"a"})
     assert (waiting.starts, waiting.skips) == ((), ())
@@ -123,7 +123,7 @@ def test_who_comes_after_a_loop_waits_until_it_is_over_unless_the_loop_leads_the
 
 def test_who_comes_after_a_loop_is_skipped_once_when_it_is_over() -> None:
     edges = [f"{START}>a", when("a>a"), when("a>x", "no"), "x>y", otherwise(f"a>{END}")]
-    plan = plan_of(defined("a x y", *edges))
+    plan = Plan(defined("a x y", *edges))
     first = finish(plan, begin(plan).progress, "a", "completed", {"a"})
     assert first.skips == ()
     second = finish(plan, follow(plan, first.progress, 0).progress, "a", "completed")
@@ -132,7 +132,7 @@ def test_who_comes_after_a_loop_is_skipped_once_when_it_is_over() -> None:
 
 def test_three_who_call_each_other_in_a_circle_at_once_all_act_in_the_next_pass() -> None:
     calls = [when("a>b"), when("b>c"), when("c>a"), *(otherwise(f"{each}>{END}") for each in "abc")]
-    plan = plan_of(defined("a b c", *(f"{START}>{each}" for each in "abc"), *calls))
+    plan = Plan(defined("a b c", *(f"{START}>{each}" for each in "abc"), *calls))
     all_ = _played(plan, a={"b"}, b={"c"}, c={"a"})
     again = follow(plan, all_, 0)
     assert (again.starts, again.progress.held) == (("a", "b", "c"), ())
@@ -142,7 +142,7 @@ def test_three_who_call_each_other_in_a_circle_at_once_all_act_in_the_next_pass(
 
 
 def test_while_a_loop_goes_round_its_default_edge_waits_and_nobody_is_skipped() -> None:
-    plan = plan_of(defined("a b c", f"{START}>a", "a>b", when("b>a", "no"), otherwise("b>c")))
+    plan = Plan(defined("a b c", f"{START}>a", "a>b", when("b>a", "no"), otherwise("b>c")))
     after_a = finish(plan, begin(plan).progress, "a", "completed").progress
     round_ = finish(plan, after_a, "b", "completed", holding={"a"})
     assert round_.skips == ()
@@ -153,7 +153,7 @@ def test_while_a_loop_goes_round_its_default_edge_waits_and_nobody_is_skipped() 
 
 
 def test_a_loop_that_is_left_without_another_way_ends() -> None:
-    plan = plan_of(defined("a b", f"{START}>a", "a>b", when("b>a"), when(f"b>{END}", "no")))
+    plan = Plan(defined("a b", f"{START}>a", "a>b", when("b>a"), when(f"b>{END}", "no")))
     after_a = finish(plan, begin(plan).progress, "a", "completed").progress
     move = leave(plan, finish(plan, after_a, "b", "completed", holding={"a"}).progress, 0)
     assert move.starts == ()
@@ -162,7 +162,7 @@ def test_a_loop_that_is_left_without_another_way_ends() -> None:
 
 
 def test_who_is_called_back_waits_for_who_is_called_back_before_it() -> None:
-    plan = plan_of(defined("a b c", "a>b", "b>c", f"{START}>a", when("c>a"), when("c>b"), otherwise(f"c>{END}")))
+    plan = Plan(defined("a b c", "a>b", "b>c", f"{START}>a", when("c>a"), when("c>b"), otherwise(f"c>{END}")))
     progress = begin(plan).progress
     for node_id in ("a", "b"):
         progress = finish(plan, progress, node_id, "completed").progress
@@ -174,7 +174,7 @@ def test_who_is_called_back_waits_for_who_is_called_back_before_it() -> None:
 def _one_loop_behind_the_other() -> Plan:
     """`a` and `b`, then `c` and `d`: each pair may go round, and `b` may call `c` and go back at once."""
     edges = ["a>b", when("b>a"), when("b>c", "on", key="more"), "c>d", when("d>c"), otherwise(f"d>{END}")]
-    return plan_of(defined("a b c d", f"{START}>a", *edges))
+    return Plan(defined("a b c d", f"{START}>a", *edges))
 
 
 def _played(plan: Plan, **holding: set[str]) -> Progress:
@@ -208,7 +208,7 @@ def test_a_loop_that_is_left_lets_the_one_behind_it_go_on() -> None:
 
 def test_loops_beside_each_other_both_go_round() -> None:
     ends = [otherwise("a>j"), otherwise("b>j")]
-    plan = plan_of(defined("a b j", f"{START}>a", f"{START}>b", when("a>a"), when("b>b"), *ends))
+    plan = Plan(defined("a b j", f"{START}>a", f"{START}>b", when("a>a"), when("b>b"), *ends))
     both = follow(plan, _played(plan, a={"a"}, b={"b"}), 0)
     assert both.starts == ("a", "b")
     assert (both.progress.rounds, both.progress.held) == ({"0": 1, "1": 1}, ())
@@ -218,7 +218,7 @@ def test_loops_beside_each_other_both_go_round() -> None:
 
 def test_a_loop_that_leads_into_another_one_wins_though_that_begins_elsewhere() -> None:
     rounds = ["b>y", when("y>b"), "a>x", when("x>a"), otherwise(f"x>{END}"), otherwise(f"y>{END}")]
-    plan = plan_of(defined("b a x y", f"{START}>b", f"{START}>a", *rounds, "a>y"))
+    plan = Plan(defined("b a x y", f"{START}>b", f"{START}>a", *rounds, "a>y"))
     assert plan.back_edges == {("y", "b"), ("x", "a")}
     again = follow(plan, _played(plan, b=set(), a=set(), x={"a"}, y={"b"}), 0)
     assert (again.starts, again.progress.held) == (("a",), ())
@@ -227,7 +227,7 @@ def test_a_loop_that_leads_into_another_one_wins_though_that_begins_elsewhere() 
 
 
 def test_after_a_halt_nobody_begins_and_who_acts_may_end() -> None:
-    plan = plan_of(defined("a b c d", "a>c", "b>d"))
+    plan = Plan(defined("a b c d", "a>c", "b>d"))
     move = halt(plan, begin(plan).progress, ["a"], "'a' was denied")
     assert move.starts == ()
     assert move.progress.skipped == {"c": "'a' was denied", "d": "'a' was denied"}
@@ -238,7 +238,7 @@ def test_after_a_halt_nobody_begins_and_who_acts_may_end() -> None:
 
 
 def test_how_far_it_is_is_kept_as_a_text() -> None:
-    plan = plan_of(defined("a b c", f"{START}>a", "a>b", when("b>a", "no"), otherwise("b>c")))
+    plan = Plan(defined("a b c", f"{START}>a", "a>b", when("b>a", "no"), otherwise("b>c")))
     after_a = finish(plan, begin(plan).progress, "a", "completed").progress
     held = finish(plan, after_a, "b", "completed", holding={"a"}).progress
     for progress in (held, follow(plan, held, 0).progress, halt(plan, after_a, ["b"], "no").progress):

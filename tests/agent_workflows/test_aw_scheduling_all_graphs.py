@@ -12,7 +12,7 @@ from tests.agent_workflows.conducting import defined, node, otherwise, when
 
 from perdure.agent_workflows import END, START, Edge
 from perdure.agent_workflows.conductor.scheduling import begin, finish, follow, idle_loops, leave
-from perdure.agent_workflows.plan import plan_of
+from perdure.agent_workflows.plan import Plan
 from perdure.agent_workflows.validation import find_problems
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from perdure.agent_workflows import Definition
     from perdure.agent_workflows.conductor.scheduling import Move, Outcome
-    from perdure.agent_workflows.plan import Plan
 
 IDS = ("a", "b", "c")
 NODES = [node(each) for each in IDS]
@@ -96,7 +95,7 @@ def _require_all_decided(plan: Plan, move: Move) -> None:
     ]
     assert undecided == []
     for node_id in IDS:
-        decisions = {move.progress.decision(edge.source, node_id) for edge in plan.forward_to(node_id)}
+        decisions = {move.progress.decision(edge.source, node_id) for edge in plan.forward_to[node_id]}
         is_called = any(target == node_id for _, target in move.progress.followed)
         acted = move.progress.nodes[node_id] not in {"skipped", "blocked"}
         assert acted == ("blocked" not in decisions and ("taken" in decisions or is_called))
@@ -106,7 +105,7 @@ def _require_all_decided(plan: Plan, move: Move) -> None:
 def test_every_node_is_decided_once_in_each_pass_and_the_order_of_results_changes_nothing(starts: str) -> None:
     count = 0
     for definition in _definitions(*starts):
-        plan = plan_of(definition)
+        plan = Plan(definition)
         for script in range(3):
             one = _played(plan, script, lambda at_work: at_work[0])
             other = _played(plan, script, lambda at_work: at_work[-1])
@@ -120,10 +119,10 @@ def test_every_node_is_decided_once_in_each_pass_and_the_order_of_results_change
 
 def test_the_order_of_declaration_changes_nothing() -> None:
     for definition in _definitions("a", "b"):
-        plan = plan_of(definition)
+        plan = Plan(definition)
         turned = replace(definition, nodes=definition.nodes[::-1], edges=definition.edges[::-1])
         shifted = replace(definition, edges=(*definition.edges[2:], *definition.edges[:2]))
-        for other in map(plan_of, (turned, shifted)):
+        for other in map(Plan, (turned, shifted)):
             assert other.back_edges == plan.back_edges
             for script in range(2):
                 one, another = (_played(each, script, lambda at_work: at_work[0]) for each in (plan, other))

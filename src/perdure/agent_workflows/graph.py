@@ -29,7 +29,7 @@ from perdure.agent_workflows.definition.document import to_config
 from perdure.agent_workflows.errors import AgentWorkflowError
 from perdure.agent_workflows.messages import NodeApprovalRequest
 from perdure.agent_workflows.node import TIMED_OUT, AgentNode
-from perdure.agent_workflows.plan import Plan, plan_of
+from perdure.agent_workflows.plan import Plan
 from perdure.agent_workflows.stores import DefinitionStore, origins_of
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ class Parts:
     @cached_property
     def plan(self) -> Plan:
         """Return the plan of the definition."""
-        return plan_of(self.definition)
+        return Plan(self.definition)
 
     async def save_definition(self) -> int | None:
         """Save the definition in the workflow store and return its version; None if there is no store for it."""

@@ -185,8 +185,8 @@ def _resolve(node: Node, parts: Sequence[str | Reference], resolver: _Resolver) 
 
 
 def _implied_input(plan: Plan, node: Node) -> Pieces:
-    before = list(dict.fromkeys(edge.source for edge in plan.incoming(node.id)))
-    loops = [edge.source for edge in plan.incoming(node.id) if plan.is_back(edge)]
+    before = list(dict.fromkeys(plan.incoming.sources(node.id)))
+    loops = [edge.source for edge in plan.incoming[node.id] if plan.is_back(edge)]
     if loops:
         raise _InputError(
             f"has to say what it reads, as {quoted(loops)} leads back to it: give it an input_key, a template such as "
@@ -270,11 +270,11 @@ class _Resolver:
         possible = tuple(writer for writer in self._unknown if writer in before)
         if not possible:
             raise _InputError(f"nobody before it writes that; there is {quoted(self._names(before))}")
-        direct = {edge.source for edge in self._plan.incoming(node_id)}
+        direct = set(self._plan.incoming.sources(node_id))
         return lambda known: _output_text(_find_writer(possible, direct, key, known), key, path, known)
 
     def _nearest(self, node_id: str, writers: Sequence[str], name: str) -> list[str]:
-        direct = {edge.source for edge in self._plan.incoming(node_id)}
+        direct = set(self._plan.incoming.sources(node_id))
         nearest = [writer for writer in writers if writer in direct]
         if len(nearest) != 1:
             names = sorted(f"{writer}.{name}" for writer in writers)

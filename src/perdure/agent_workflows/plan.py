@@ -7,14 +7,13 @@ to them from inside the cycle go back, and the cycles that remain are treated in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from graphlib import TopologicalSorter
 from hashlib import sha256
 from math import inf
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
-from perdure.agent_workflows.definition.values import END, START, Definition, Edge, Node
+from perdure.agent_workflows.definition.values import END, START, Definition, Edge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -25,30 +24,56 @@ EdgeKey: TypeAlias = tuple[str, str]
 """An edge by source and target: there is at most one between two nodes."""
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """A definition with all that follows from it. `plan_of` creates it.
+class EdgesByNode(dict[str, list[Edge]]):
+    """The edges by the node at one of their ends; none for other nodes."""
 
-    `layers` are the nodes by distance from START, over edges that do not go back. `ends` are the nodes with an edge to
-    END. `fallbacks` names, by fallback, the nodes that it replaces; a fallback is in no layer.
+    def __init__(self, edges: Iterable[Edge], end: Literal["source", "target"]) -> None:
+        for edge in edges:
+            self.setdefault(getattr(edge, end), []).append(edge)
+
+    def __missing__(self, node_id: str) -> list[Edge]:
+        return []
+
+    def sources(self, node_id: str) -> list[str]:
+        """Return the sources of a node's edges."""
+        return [edge.source for edge in self[node_id]]
+
+    def targets(self, node_id: str) -> list[str]:
+        """Return the targets of a node's edges."""
+        return [edge.target for edge in self[node_id]]
+
+
+class Plan:
+    """A definition with all that follows from it. `validation` reports what is wrong with a definition.
+
+    `incoming` and `outgoing` are all edges by node, `forward_to` and `forward_from` those that do not go back. `layers`
+    are the nodes by distance from START, over edges that do not go back. `ends` are the nodes with an edge to END.
+    `fallbacks` names, by fallback, the nodes that it replaces; a fallback is in no layer.
 
     `cycles` are the largest sets of nodes that all lead to each other. Nodes after several cycles run again once for
     all of them, so these cycles share their passes: together with all nodes after them they are one of the `loops`. A
     node is in at most one cycle and one loop.
     """
 
-    definition: Definition
-    edges: tuple[Edge, ...]
-    layers: tuple[tuple[str, ...], ...]
-    ends: tuple[str, ...]
-    fallbacks: Mapping[str, tuple[str, ...]]
-    back_edges: frozenset[EdgeKey]
-    nodes: Mapping[str, Node]
-    _incoming: Mapping[str, tuple[Edge, ...]]
-    _outgoing: Mapping[str, tuple[Edge, ...]]
-    _forward_to: Mapping[str, tuple[Edge, ...]]
-    _forward_from: Mapping[str, tuple[Edge, ...]]
-    _positions: Mapping[str, tuple[int, int]]
+    def __init__(self, definition: Definition) -> None:
+        self.definition = definition
+        self.nodes = {node.id: node for node in definition.nodes}
+        self.fallbacks: dict[str, tuple[str, ...]] = {}
+        for node in definition.nodes:
+            fallback = node.on_error.fallback if node.on_error.mode == "fallback" else None
+            if fallback is not None:
+                self.fallbacks[fallback] = (*self.fallbacks.get(fallback, ()), node.id)
+        ids = [node.id for node in definition.nodes if node.id not in self.fallbacks]
+        self.edges = (*definition.edges, *_implied_edges(ids, definition.edges))
+        self.incoming, self.outgoing = EdgesByNode(self.edges, "target"), EdgesByNode(self.edges, "source")
+        self.back_edges = find_back_edges(self.edges)
+        forward = [edge for edge in self.edges if not self.is_back(edge)]
+        self.forward_to, self.forward_from = EdgesByNode(forward, "target"), EdgesByNode(forward, "source")
+        self.layers = _find_layers(ids, forward)
+        self.ends = tuple(node_id for node_id in ids if END in self.outgoing.targets(node_id))
+        self._positions = {
+            node_id: (layer, place) for layer, nodes in enumerate(self.layers) for place, node_id in enumerate(nodes)
+        }
 
     @cached_property
     def edge_names(self) -> tuple[str, ...]:
@@ -71,46 +96,21 @@ class Plan:
         """Return the digest of the conditions. A change of them is reported."""
         return _digest(f"{name} {requirement}" for name, requirement in sorted(self.requirements.items()))
 
-    def incoming(self, node_id: str) -> tuple[Edge, ...]:
-        """Return all edges to a node."""
-        return self._incoming.get(node_id, ())
-
-    def outgoing(self, node_id: str) -> tuple[Edge, ...]:
-        """Return all edges from a node."""
-        return self._outgoing.get(node_id, ())
-
     def is_back(self, edge: Edge) -> bool:
         """Return True if an edge goes back."""
         return (edge.source, edge.target) in self.back_edges
 
-    def forward_to(self, node_id: str) -> tuple[Edge, ...]:
-        """Return the edges to a node that do not go back."""
-        return self._forward_to.get(node_id, ())
-
-    def forward_from(self, node_id: str) -> tuple[Edge, ...]:
-        """Return the edges from a node that do not go back."""
-        return self._forward_from.get(node_id, ())
-
-    def _sources(self, node_id: str) -> Iterator[str]:
-        return (edge.source for edge in self.incoming(node_id))
-
-    def _forward_sources(self, node_id: str) -> Iterator[str]:
-        return (edge.source for edge in self.forward_to(node_id))
-
-    def _forward_targets(self, node_id: str) -> Iterator[str]:
-        return (edge.target for edge in self.forward_from(node_id))
-
     def before(self, node_id: str) -> frozenset[str]:
         """Return the nodes before a node, over edges that do not go back."""
-        return reach([node_id], self._forward_sources) - {START}
+        return reach([node_id], self.forward_to.sources) - {START}
 
     def leading_to(self, node_id: str) -> frozenset[str]:
         """Return the nodes from which a node can be reached; in a loop, also itself."""
-        return reach([node_id], self._sources) - {START}
+        return reach([node_id], self.incoming.sources) - {START}
 
     def after(self, node_id: str) -> frozenset[str]:
         """Return the nodes after a node, over edges that do not go back."""
-        return reach([node_id], self._forward_targets) - {END}
+        return reach([node_id], self.forward_from.targets) - {END}
 
     def rerun_from(self, target: str) -> frozenset[str]:
         """Return the nodes that are decided again when an edge goes back to `target`: it and all after it."""
@@ -133,12 +133,12 @@ class Plan:
     @cached_property
     def leading_to_cycle(self) -> tuple[frozenset[str], ...]:
         """Return, by the number of a cycle, its nodes and all from which it can be reached."""
-        return tuple(nodes | reach(nodes, self._sources) - {START} for nodes in self.cycles)
+        return tuple(nodes | reach(nodes, self.incoming.sources) - {START} for nodes in self.cycles)
 
     @cached_property
     def _from_cycle(self) -> tuple[frozenset[str], ...]:
         """Return, by the number of a cycle, its nodes and all after it."""
-        return tuple(nodes | reach(nodes, self._forward_targets) - {END} for nodes in self.cycles)
+        return tuple(nodes | reach(nodes, self.forward_from.targets) - {END} for nodes in self.cycles)
 
     @cached_property
     def _cycles_up_to(self) -> Mapping[str, frozenset[int]]:
@@ -186,7 +186,7 @@ class Plan:
     @cached_property
     def influencing(self) -> tuple[frozenset[str], ...]:
         """Return, by the number of a loop, the nodes on which it depends."""
-        return tuple(nodes | reach(nodes, self._forward_sources) - {START} for nodes in self.loops)
+        return tuple(nodes | reach(nodes, self.forward_to.sources) - {START} for nodes in self.loops)
 
     def layer_of(self, node_id: str) -> int:
         """Return the number of a node's layer; of a fallback, that of the first node that it replaces."""
@@ -203,46 +203,12 @@ def _digest(lines: Iterable[str]) -> str:
     return sha256("\n".join(lines).encode()).hexdigest()
 
 
-def plan_of(definition: Definition) -> Plan:
-    """Create the plan of a definition. `validation` reports what is wrong with one."""
-    fallbacks = _find_fallbacks(definition)
-    ids = [node.id for node in definition.nodes if node.id not in fallbacks]
-    edges = (*definition.edges, *_implied_edges(ids, definition.edges))
-    outgoing = _group(edges, "source")
-    back_edges = find_back_edges(edges)
-    forward = [edge for edge in edges if (edge.source, edge.target) not in back_edges]
-    layers = _find_layers(ids, forward)
-    return Plan(
-        definition=definition,
-        edges=edges,
-        layers=layers,
-        ends=tuple(id_ for id_ in ids if any(edge.target == END for edge in outgoing.get(id_, ()))),
-        fallbacks=fallbacks,
-        back_edges=back_edges,
-        nodes={node.id: node for node in definition.nodes},
-        _incoming=_group(edges, "target"),
-        _outgoing=outgoing,
-        _forward_to=_group(forward, "target"),
-        _forward_from=_group(forward, "source"),
-        _positions={id_: (layer, place) for layer, ids_ in enumerate(layers) for place, id_ in enumerate(ids_)},
-    )
-
-
 def _implied_edges(ids: Sequence[str], declared: Iterable[Edge]) -> Iterator[Edge]:
     """Yield edges from START to nodes that no other node leads to, and to END from nodes that lead to no other."""
     others = [edge for edge in declared if edge.source != edge.target]
     targets, sources = {edge.target for edge in others}, {edge.source for edge in others}
     yield from (Edge(START, id_) for id_ in ids if id_ not in targets)
     yield from (Edge(id_, END) for id_ in ids if id_ not in sources)
-
-
-def _find_fallbacks(definition: Definition) -> Mapping[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
-    for node in definition.nodes:
-        fallback = node.on_error.fallback if node.on_error.mode == "fallback" else None
-        if fallback is not None:
-            found[fallback] = (*found.get(fallback, ()), node.id)
-    return found
 
 
 def _find_layers(ids: Sequence[str], forward: Sequence[Edge]) -> tuple[tuple[str, ...], ...]:
@@ -262,9 +228,8 @@ def _find_layers(ids: Sequence[str], forward: Sequence[Edge]) -> tuple[tuple[str
 
 def find_back_edges(edges: Sequence[Edge]) -> frozenset[EdgeKey]:
     """Return the edges that go back. Without them there is no cycle, and START leads to the same nodes."""
-    incoming, outgoing = _group(edges, "target"), _group(edges, "source")
-    from_start = _distances(START, lambda id_: (edge.target for edge in outgoing.get(id_, ())))
-    to_end = _distances(END, lambda id_: (edge.source for edge in incoming.get(id_, ())))
+    incoming = EdgesByNode(edges, "target")
+    from_start, to_end = _distances(START, EdgesByNode(edges, "source").targets), _distances(END, incoming.sources)
 
     def is_before(one: str, other: str) -> bool:
         """Return True if one node is nearer to START than another, and not nearer to END."""
@@ -293,8 +258,7 @@ def _heads(entrances: Collection[str], inner: Sequence[Edge], is_before: Callabl
     together.
     """
     always = [edge for edge in inner if not edge.is_conditional and not edge.is_default]
-    following = _group(always, "source")
-    certain = reach(entrances, lambda each: (edge.target for edge in following.get(each, ())))
+    certain = reach(entrances, EdgesByNode(always, "source").targets)
     free = [each for each in entrances if each not in certain] or entrances
     return frozenset(each for each in free if not any(is_before(other, each) for other in free))
 
@@ -313,44 +277,36 @@ def _distances(root: str, neighbours: Callable[[str], Iterable[str]]) -> Mapping
 def find_cycles(edges: Iterable[Edge]) -> list[frozenset[str]]:
     """Return the largest sets of nodes that all lead to each other (Kosaraju's algorithm)."""
     edges = list(edges)
-    following, leading = _group(edges, "source"), _group(edges, "target")
+    following, leading = EdgesByNode(edges, "source"), EdgesByNode(edges, "target")
     found: list[frozenset[str]] = []
     seen: set[str] = set()
     for root in reversed(_postorder(following)):
         if root in seen:
             continue
-        cycle = {root} | reach([root], lambda each: (edge.source for edge in leading.get(each, ())), without=seen)
+        cycle = {root} | reach([root], leading.sources, without=seen)
         seen |= cycle
-        if len(cycle) > 1 or any(edge.target == root for edge in following.get(root, ())):
+        if len(cycle) > 1 or root in following.targets(root):
             found.append(frozenset(cycle))
     return found
 
 
-def _postorder(following: Mapping[str, Sequence[Edge]]) -> list[str]:
+def _postorder(following: EdgesByNode) -> list[str]:
     """Return the nodes in depth-first postorder. It has its own stack, because graphs may be deep."""
     order: list[str] = []
     seen: set[str] = set()
     for root in following:
-        stack = [] if root in seen else [(root, iter(following[root]))]
+        stack = [] if root in seen else [(root, iter(following.targets(root)))]
         seen.add(root)
         while stack:
             node_id, rest = stack[-1]
-            target = next((edge.target for edge in rest if edge.target not in seen), None)
+            target = next((each for each in rest if each not in seen), None)
             if target is None:
                 order.append(node_id)
                 stack.pop()
             else:
                 seen.add(target)
-                stack.append((target, iter(following.get(target, ()))))
+                stack.append((target, iter(following.targets(target))))
     return order
-
-
-def _group(edges: Iterable[Edge], end: Literal["source", "target"]) -> Mapping[str, tuple[Edge, ...]]:
-    """Return the edges by the node at one of their ends."""
-    found: dict[str, list[Edge]] = {}
-    for edge in edges:
-        found.setdefault(getattr(edge, end), []).append(edge)
-    return {id_: tuple(own) for id_, own in found.items()}
 
 
 def reach(

@@ -26,7 +26,7 @@ from perdure.agent_workflows.definition.values import (
 from perdure.agent_workflows.errors import Place, path_of, problems_in, quoted
 from perdure.agent_workflows.inputs import input_problems
 from perdure.agent_workflows.outputs import find_dead_end, output_keys, readable_keys, title_of
-from perdure.agent_workflows.plan import plan_of, reach
+from perdure.agent_workflows.plan import Plan, reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -107,7 +107,7 @@ def structure_problems(definition: Definition, routed_types: Iterable[tuple[str,
     if len(set(ids)) < len(ids) or not all(edge.source in {*ids, START} for edge in definition.edges):
         return problems  # The order of nodes is not known, so inputs cannot be resolved.
     known = tuple(edge for edge in definition.edges if edge.target in {*ids, END})
-    return [*problems, *input_problems(plan_of(replace(definition, edges=known)))]
+    return [*problems, *input_problems(Plan(replace(definition, edges=known)))]
 
 
 def _id_problems(definition: Definition) -> Iterator[str]:
@@ -280,16 +280,16 @@ def _thread_problems(definition: Definition) -> Iterator[str]:
 
 def _reach_problems(definition: Definition) -> Iterator[str]:
     """Name the nodes that START does not lead to, and those that do not lead to END."""
-    plan = plan_of(definition)
+    plan = Plan(definition)
     ids = [node.id for node in definition.nodes if node.id not in plan.fallbacks]
-    started = reach([START], lambda id_: (edge.target for edge in plan.outgoing(id_)))
+    started = reach([START], plan.outgoing.targets)
     lost = [id_ for id_ in ids if id_ not in started]
     if lost:
         yield (
             f"nothing leads to {quoted(lost)}: each follows another of them; say where it begins, as in "
             f"from_(START).to({lost[0]!r})"
         )
-    ending = reach([END], lambda id_: (edge.source for edge in plan.incoming(id_)))
+    ending = reach([END], plan.incoming.sources)
     endless = [id_ for id_ in ids if id_ not in ending]
     if endless:
         yield (

@@ -319,7 +319,7 @@ class _Execution:
     def _known_values(self, node_id: str) -> KnownValues:
         state = self._state
         progress = state.progress
-        before = {edge.source for edge in self._plan.forward_to(node_id)} - {START}
+        before = set(self._plan.forward_to.sources(node_id)) - {START}
         taken = {source for source in before if progress.decision(source, node_id) in {"taken", "spent"}}
         followed = (source for source, target in progress.followed if target == node_id)
         return KnownValues(
@@ -448,7 +448,7 @@ class _Execution:
 
     async def _find_holding(self, source: str, outputs: Mapping[str, Any], request: Any) -> set[str]:
         """Return the targets of a node's edges whose conditions hold, evaluated in the order of declaration."""
-        edges = [edge for edge in self._plan.outgoing(source) if edge.is_conditional]
+        edges = [edge for edge in self._plan.outgoing[source] if edge.is_conditional]
         return {edge.target for edge in edges if await _holds(edge, outputs, request)}
 
     async def _next_pass(self) -> Move | None:

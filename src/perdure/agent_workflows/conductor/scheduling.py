@@ -101,10 +101,10 @@ class Move:
 
 def begin(plan: Plan, holding: Collection[str] | None = None) -> Move:
     """Return the first move. `holding` are the targets of edges from START whose conditions hold; by default all."""
-    targets = {edge.target for edge in plan.outgoing(START)} if holding is None else holding
+    targets = set(plan.outgoing.targets(START)) if holding is None else holding
     change = _Change(plan, Progress())
     change.decide_edges(START, targets)
-    change.settle(edge.target for edge in plan.outgoing(START))
+    change.settle(plan.outgoing.targets(START))
     return change.move()
 
 
@@ -131,7 +131,7 @@ def finish(
         change.close_edges(node_id, "blocked")
     else:
         change.decide_edges(node_id, holding)
-    change.settle(edge.target for edge in plan.forward_from(node_id))
+    change.settle(plan.forward_from.targets(node_id))
     return change.move()
 
 
@@ -207,7 +207,7 @@ def _undecided_from(plan: Plan, progress: Progress, sources: Iterable[str]) -> l
     return [
         edge
         for source in dict.fromkeys(sources)
-        for edge in plan.forward_from(source)
+        for edge in plan.forward_from[source]
         if progress.decision(edge.source, edge.target) is None
     ]
 
@@ -284,7 +284,7 @@ class _Change:
 
         If only back edges hold, the default edges wait: they are taken if the loop is left.
         """
-        edges = self._plan.outgoing(source)
+        edges = self._plan.outgoing[source]
         held = [edge for edge in edges if edge.is_conditional and edge.target in holding]
         only_back = bool(held) and all(self._plan.is_back(edge) for edge in held)
         for edge in edges:
@@ -297,7 +297,7 @@ class _Change:
 
     def close_edges(self, source: str, decision: Decision) -> None:
         """Decide all edges of a node in the same way."""
-        for edge in self._plan.outgoing(source):
+        for edge in self._plan.outgoing[source]:
             self.decide(edge, decision)
 
     def skip(self, node_id: str, reason: str, status: Status) -> None:
@@ -321,7 +321,7 @@ class _Change:
                 continue
             self._decide_node(node_id)
             if self.nodes.get(node_id, "acting") != "acting":
-                pending.extend(edge.target for edge in self._plan.forward_from(node_id) if edge.target != END)
+                pending.extend(edge.target for edge in self._plan.forward_from[node_id] if edge.target != END)
 
     def _find_freed(self) -> list[str]:
         """Return the nodes that waited for loops which are over now."""
@@ -340,12 +340,12 @@ class _Change:
 
     def _is_decidable(self, node_id: str) -> bool:
         return all(
-            self._progress.decision(edge.source, edge.target) is not None for edge in self._plan.forward_to(node_id)
+            self._progress.decision(edge.source, edge.target) is not None for edge in self._plan.forward_to[node_id]
         )
 
     def _decide_node(self, node_id: str) -> None:
         decisions = {
-            edge.source: self._progress.decision(edge.source, edge.target) for edge in self._plan.forward_to(node_id)
+            edge.source: self._progress.decision(edge.source, edge.target) for edge in self._plan.forward_to[node_id]
         }
         is_blocked = "blocked" in decisions.values()
         taken = [] if is_blocked else [source for source, decision in decisions.items() if decision == "taken"]
@@ -373,7 +373,7 @@ class _Change:
 
 def skip_reason(plan: Plan, progress: Progress, node_id: str) -> str:
     """Explain why a node is skipped, by the first few of its edges."""
-    edges = plan.forward_to(node_id)
+    edges = plan.forward_to[node_id]
     blocked = [edge for edge in edges if progress.decision(edge.source, edge.target) == "blocked"]
     if blocked:
         reasons = [_blocked_reason(plan, progress, edge) for edge in blocked[:_REASONS_MAX]]
@@ -404,7 +404,7 @@ def _find_failed(plan: Plan, progress: Progress, node_id: str) -> str | None:
     """Return the failed node because of which a node was skipped, over any number of skipped ones."""
     current: str | None = node_id
     while current is not None and progress.nodes.get(current) != "failed":
-        sources = (edge.source for edge in plan.forward_to(current))
+        sources = plan.forward_to.sources(current)
         current = next((source for source in sources if progress.decision(source, current) == "blocked"), None)
     return current
 
