@@ -9,7 +9,7 @@ from tests.agent_workflows.conducting import Says, Troupe, defined, node, otherw
 
 from perdure import InMemoryCheckpointStorage, Message
 from perdure.agent_workflows import START, Conversation, OnError
-from perdure.agent_workflows.conductor.conversations import Conversations, Lineage, RootRequest
+from perdure.agent_workflows.conductor.conversations import Conversations
 from perdure.agent_workflows.messages import NodeResult
 from perdure.threads import InMemorySessionStore
 
@@ -209,15 +209,3 @@ async def test_whichever_call_to_the_store_is_cut_off_a_resume_adds_what_is_miss
             break
         cuts += 1
     assert cuts > len(expected)
-
-
-async def test_an_addition_that_was_made_and_not_recorded_is_found_by_its_key() -> None:
-    store = InMemorySessionStore()
-    conversations = Conversations(store, Conversation("fork_per_agent"), workflow_name="Test")
-    said = [Message("user", ["go"])]
-    course = Lineage("e1")
-    roots = [await conversations.add_request(course, "go", key="k") for _ in range(2)]
-    joined = [await conversations.join(course, "a", root=RootRequest(roots[0], "go", "j")) for _ in range(2)]
-    added = [await conversations.add(course, "a", said, key="a/0", since=1) for _ in range(2)]
-    assert (roots, joined, added) == ([1, 1], [1, 1], [2, 2])
-    assert await words(store, "agent-a") == ["user: go", "user: go"]

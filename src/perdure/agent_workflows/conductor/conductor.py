@@ -177,11 +177,16 @@ class _Execution:
                 f"execution {self._state.record.execution_id!r} is running: answer its requests, or continue it "
                 "without a message; give another request to a new execution"
             )
-        plan, on_begin = self._plan, self._conductor.on_begin
+        plan, on_begin, find_origins = self._plan, self._conductor.on_begin, self._conductor.origins
         version = None if on_begin is None else await self._ctx.step("definition", on_begin, key="definition")
-        record = ExecutionRecord(
-            self._ctx.run_id, self._now(), plan.edges_digest, plan.requirements_digest, await self._find_origins()
-        )
+        origins: tuple[str, ...] = ()
+        if self._state.has_started:
+            await self._threads.adopt_fork()
+            origins = self._state.record.forked_from
+        elif find_origins is not None:
+            # Only the store knows of a fork that was made before the execution began.
+            origins = await find_origins(self._ctx.run_id)
+        record = ExecutionRecord(self._ctx.run_id, self._now(), plan.edges_digest, plan.requirements_digest, origins)
         self._state.start(record, request, plan)
         name, sizes = self._conductor.workflow_name, (len(plan.definition.nodes), len(plan.layers))
         await self._emit(messages.WorkflowStartedEvent(name, record.execution_id, *sizes, version))
@@ -200,8 +205,11 @@ class _Execution:
         await self._report_end(task, outputs=result.outputs)
         # A node that a fallback replaces has failed all the same.
         self._state.forget_failures(task.node_id, None if task.actor == task.node_id else task.actor)
-        output = NodeOutput(self._outputs(task.node_id, result), result.text)
-        return await self._apply(await self._finish_task(task, "completed", output))
+        outputs, form = dict(result.outputs), self._plan.nodes[task.node_id].output
+        if task.actor != task.node_id and isinstance(form, TextOutput):
+            # The text of a fallback is also under the key that the node would have.
+            outputs[form.key] = result.text
+        return await self._apply(await self._finish_task(task, "completed", NodeOutput(outputs, result.text)))
 
     async def on_node_failed(self, actor: str, error: str) -> None:
         """Apply the error mode of a failed node."""
@@ -224,15 +232,6 @@ class _Execution:
         self._may_fail = True
         return await self._apply(None, unread)
 
-    async def _find_origins(self) -> tuple[str, ...]:
-        """Return the executions that this one is a fork of."""
-        if not self._state.has_started:
-            # Only the store knows of a fork that was made before the execution began.
-            origins = self._conductor.origins
-            return () if origins is None else await origins(self._ctx.run_id)
-        await self._threads.adopt_fork()
-        return self._state.record.forked_from
-
     async def _resume(self) -> None:
         """Continue, maybe in another process, with a changed definition, or in a fork. Raises AgentWorkflowError."""
         await self._threads.adopt_fork()
@@ -246,9 +245,14 @@ class _Execution:
                 "execution"
             )
         if record.terms != plan.requirements_digest:
-            changed = _describe_changes(self._state.requirements, plan.requirements)
-            message = f"conditions have changed since the execution last ran: {changed}"
-            await self._diagnose(f"{message}; earlier decisions stay", level="warning")
+            before, now = self._state.requirements, plan.requirements
+            changed = "; ".join(
+                f"{name} needs {now.get(name, 'nothing')} now, and {before.get(name, 'nothing')} before"
+                for name in sorted({*before, *now})
+                if before.get(name) != now.get(name)
+            )
+            message = f"conditions have changed since the execution last ran: {changed}; earlier decisions stay"
+            await self._diagnose(message, level="warning")
             self._state.set_requirements(plan.requirements_digest, plan.requirements)
 
     async def _ignore_late_result(self, actor: str) -> None:
@@ -386,18 +390,14 @@ class _Execution:
             return await self._finish_task(task, "isolated", NodeOutput({ERROR: error}))
         if on_error.mode == "fallback" and self._state.progress.halted is None:
             assert on_error.fallback is not None, "validation requires it"
-            await self._start_fallback(task, on_error.fallback, error)
+            await self._release(task.actor)
+            replacement = ActiveTask(task.node_id, on_error.fallback, error=error)
+            if on_error.fallback not in self._state.active:
+                await self._send_same_task(replacement)
+            else:
+                self._state.update(waiting=(*self._state.record.waiting, replacement))
             return None
         return await self._finish_task(task, "failed", None, denied=denied)
-
-    async def _start_fallback(self, failed: ActiveTask, fallback: str, error: str) -> None:
-        """Give the task of a failed node to its fallback; if that has a task, let it wait."""
-        await self._release(failed.actor)
-        task = ActiveTask(failed.node_id, fallback, error=error)
-        if fallback not in self._state.active:
-            await self._send_same_task(task)
-        else:
-            self._state.update(waiting=(*self._state.record.waiting, task))
 
     async def _release(self, actor: str) -> None:
         """End the task of an actor, and give it the next one that waits for it."""
@@ -416,7 +416,10 @@ class _Execution:
         before = self._state.outputs.get(node_id)
         ignored = self._plan.definition.iterations.ignored_keys
         if _without(before, ignored) != _without(output, ignored):
-            self._mark_changed(node_id)
+            # Something has changed in the cycles that the node is in or before.
+            deciding, unchanged = self._plan.deciding, self._state.record.unchanged
+            left = tuple(key for key in unchanged if node_id not in deciding[self._plan.cycle_of(key)])
+            self._state.update(unchanged=left)
         if before != output:
             self._state.outputs.set(node_id, output)
         await self._end_task(task)
@@ -452,24 +455,21 @@ class _Execution:
         return {edge.target for edge in edges if await _holds(edge, outputs, request)}
 
     async def _next_pass(self) -> Move | None:
-        """Return the first move of a further pass, or of leaving a loop; None if there is neither."""
-        for loop, keys in scheduling.idle_loops(self._plan, self._state.progress):
+        """Return the first move of a further pass, or of leaving a loop or one of its cycles; None if there is none."""
+        plan, state = self._plan, self._state
+        for loop, held in scheduling.idle_loops(plan, state.progress):
             try:
-                return await self._continue_loop(loop, keys)
+                for cycle in sorted({plan.cycle_of(key) for key in held}):
+                    if await self._is_cycle_over(cycle, [key for key in held if plan.cycle_of(key) == cycle]):
+                        return scheduling.leave(plan, state.progress, loop, cycle)
             except IterationLimitError:
                 if self._may_fail:
                     raise
                 await self._send_continue()
+                continue
+            state.update(unchanged=tuple(dict.fromkeys((*state.record.unchanged, *held))))
+            return scheduling.follow(plan, state.progress, loop)
         return None
-
-    async def _continue_loop(self, loop: int, held: tuple[EdgeKey, ...]) -> Move:
-        """Follow the back edges of a loop, unless one of its cycles is left first. Raises IterationLimitError."""
-        plan, state = self._plan, self._state
-        for cycle in sorted({plan.cycle_of(key) for key in held}):
-            if await self._is_cycle_over(cycle, [key for key in held if plan.cycle_of(key) == cycle]):
-                return scheduling.leave(plan, state.progress, loop, cycle)
-        state.update(unchanged=tuple(dict.fromkeys((*state.record.unchanged, *held))))
-        return scheduling.follow(plan, state.progress, loop)
 
     async def _is_cycle_over(self, cycle: int, held: list[EdgeKey]) -> bool:
         """Return True if a cycle is left though its back edges hold. Raises IterationLimitError."""
@@ -488,20 +488,6 @@ class _Execution:
             "execution with a larger limit, and it goes on from here; or let the loop be left then, with "
             "with_max_iterations(..., then='leave')"
         )
-
-    def _mark_changed(self, node_id: str) -> None:
-        """Record that something has changed in the cycles that a node is in or before."""
-        plan, unchanged = self._plan, self._state.record.unchanged
-        if unchanged:
-            left = tuple(key for key in unchanged if node_id not in plan.deciding[plan.cycle_of(key)])
-            self._state.update(unchanged=left)
-
-    def _outputs(self, node_id: str, result: NodeResult) -> dict[str, Any]:
-        """Return the outputs of a node, or of its fallback: with its text under the key that the node would have."""
-        output = self._plan.nodes[node_id].output
-        is_fallback = result.node_id != node_id
-        more = {output.key: result.text} if is_fallback and isinstance(output, TextOutput) else {}
-        return {**result.outputs, **more}
 
     async def _finish(self) -> None:
         self._state.update(is_finished=True, ended_at=self._now())
@@ -599,10 +585,3 @@ async def _holds(edge: Edge, outputs: Mapping[str, Any], request: Any) -> bool:
         raise AgentWorkflowError(
             f"the predicate of edge {edge.name} raised {type(error).__name__}: {error}; fix it and resume the execution"
         ) from error
-
-
-def _describe_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    changed = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-    return "; ".join(
-        f"{name} needs {now.get(name, 'nothing')} now, and {before.get(name, 'nothing')} before" for name in changed
-    )

@@ -5,7 +5,6 @@ They are stored apart from checkpoints. Each addition has its own key and is a s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure import Message
@@ -25,117 +24,17 @@ if TYPE_CHECKING:
 _EXECUTION: Final = "execution_id"
 
 
-@dataclass(frozen=True, slots=True)
-class Lineage:
-    """An execution and those that it is a fork of, the first one first.
-
-    A fork has its own threads, in the session of the first execution.
-    """
-
-    execution_id: str
-    forked_from: tuple[str, ...] = ()
-
-    def thread(self, thread_id: str) -> str:
-        """Return the stored id of a thread."""
-        return f"{thread_id}@{self.execution_id}" if self.forked_from else thread_id
-
-    @property
-    def parent(self) -> Lineage:
-        """Return the execution that this one is a fork of."""
-        return Lineage(self.forked_from[-1], self.forked_from[:-1])
-
-
-@dataclass(frozen=True, slots=True)
-class RootRequest:
-    """The request in the root thread: its event number, and the key for adding it to a thread that lacks it."""
-
-    sequence: int
-    request: str
-    key: str
-
-
 class Conversations:
-    """The threads of a workflow, by its conversation policy."""
+    """The threads of a workflow: where they are stored, and its conversation policy."""
 
     def __init__(self, store: SessionStore, policy: Conversation, *, workflow_name: str) -> None:
-        self._store = store
+        self.store = store
         self.policy = policy
-        self._workflow_name = workflow_name
-
-    def session_id(self, lineage: Lineage) -> str:
-        """Return the session of an execution."""
-        first = (*lineage.forked_from, lineage.execution_id)[0]
-        return self.policy.session_id or f"workflow-{self._workflow_name}-{first}"
-
-    @property
-    def root_id(self) -> str:
-        """Return the root thread, which exists."""
-        assert self.policy.root_id is not None, "the policy has a root"
-        return self.policy.root_id
-
-    async def add_request(self, lineage: Lineage, request: str, *, key: str) -> int:
-        """Add the request to the root once, and return its event number."""
-        if lineage.forked_from:
-            await self._find_thread(lineage, self.root_id)
-        return await self._store.append(
-            self.session_id(lineage),
-            lineage.thread(self.root_id),
-            [Message("user", [request])],
-            key=key,
-            tags=self._tags(lineage),
-        )
-
-    async def join(self, lineage: Lineage, node_id: str, *, root: RootRequest | None = None) -> int:
-        """Join a node's thread and return its last event number. With a root, the thread includes the request."""
-        thread_id = self.policy.thread_of(node_id)
-        found = await self._find_thread(lineage, thread_id)
-        if root is None:
-            return 0 if found is None else found.sequence
-        root_thread, session_id = lineage.thread(self.root_id), self.session_id(lineage)
-        if found is None:
-            try:
-                found = await self._store.fork(
-                    session_id, root_thread, lineage.thread(thread_id), from_message=root.sequence
-                )
-            except ThreadExistsError:
-                # Another execution made it meanwhile; join that one.
-                return await self.join(lineage, node_id, root=root)
-        point = found.forked_from
-        if point is not None and point.thread_id == root_thread and point.sequence >= root.sequence:
-            return found.sequence  # The fork includes the request.
-        return await self.add(lineage, node_id, [Message("user", [root.request])], key=root.key, since=0)
-
-    async def _find_thread(self, lineage: Lineage, thread_id: str) -> Thread | None:
-        """Return a thread that has messages. That of a fork starts with the messages before its parents' own."""
-        session_id = self.session_id(lineage)
-        found = await self._store.thread(session_id, lineage.thread(thread_id))
-        if found is not None or not lineage.forked_from:
-            return found
-        executions = {*lineage.forked_from, lineage.execution_id}
-        until = 0
-        for event in await self._store.read(session_id, thread_id):
-            if event.tags.get(_EXECUTION) in executions:
-                break
-            until = event.sequence
-        if not until:
-            return None
-        return await self._store.fork(session_id, thread_id, lineage.thread(thread_id), from_message=until)
-
-    async def fork(self, lineage: Lineage, thread_id: str, *, at: int) -> None:
-        """Fork a thread of the parent execution at an event. Forking it again changes nothing."""
-        if at:
-            parent = lineage.parent.thread(thread_id)
-            await self._store.fork(self.session_id(lineage), parent, lineage.thread(thread_id), from_message=at)
-
-    def position(self, lineage: Lineage, node_id: str, *, until: int) -> ThreadPosition | None:
-        """Return a position in a node's thread; None if there is nothing before it."""
-        if not until:
-            return None
-        return ThreadPosition(self.session_id(lineage), lineage.thread(self.policy.thread_of(node_id)), until)
+        self.workflow_name = workflow_name
 
     async def messages(self, position: ThreadPosition) -> tuple[Message, ...]:
         """Return the messages up to a position. Raises AgentWorkflowError if some are gone."""
-        messages = await self._store.messages(position.session_id, position.thread_id, until=position.until)
+        messages = await self.store.messages(position.session_id, position.thread_id, until=position.until)
         if len(messages) != position.until:
             raise AgentWorkflowError(
                 f"thread {position.thread_id!r} of session {position.session_id!r} had {position.until} events when a "
@@ -144,26 +43,13 @@ class Conversations:
             )
         return tuple(messages)
 
-    async def add(self, lineage: Lineage, node_id: str, messages: Sequence[Message], *, key: str, since: int) -> int:
-        """Add messages to a node's thread once, and return the last event number."""
-        return await self._store.append(
-            self.session_id(lineage),
-            lineage.thread(self.policy.thread_of(node_id)),
-            list(messages),
-            key=key,
-            since=since,
-            tags={**self._tags(lineage), "node_id": node_id},
-        )
-
-    def _tags(self, lineage: Lineage) -> dict[str, str]:
-        return {"workflow_name": self._workflow_name, _EXECUTION: lineage.execution_id}
-
 
 class ExecutionThreads:
     """The threads of an execution during a handler call; without conversations it does nothing.
 
-    A handler may be re-entered from the top. It finds its additions by the record of the step, or by their key if the
-    process died between the addition and the record.
+    A fork of an execution has its own threads, in the session of the first execution. A handler may be re-entered from
+    the top. It finds its additions by the record of the step, or by their key if the process died between the addition
+    and the record.
     """
 
     def __init__(
@@ -174,97 +60,152 @@ class ExecutionThreads:
         self._ctx = ctx
         self._messages: dict[ThreadPosition, tuple[Message, ...]] = {}
 
+    @property
+    def _active(self) -> Conversations:
+        assert self._conversations is not None, "callers check it"
+        return self._conversations
+
+    @property
+    def _root_id(self) -> str | None:
+        """Return the thread that has the request, if the other threads are forks of one."""
+        return None if self._conversations is None else self._conversations.policy.root_id
+
+    @property
+    def _executions(self) -> tuple[str, ...]:
+        """Return the executions that this one is a fork of, the first one first, and this one."""
+        return (*self._state.record.forked_from, self._state.record.execution_id)
+
+    @property
+    def _session_id(self) -> str:
+        return self._active.policy.session_id or f"workflow-{self._active.workflow_name}-{self._executions[0]}"
+
     def is_request(self, text: str) -> bool:
         """Return True if threads start with the request, and this is it."""
-        has_root = self._conversations is not None and self._conversations.policy.root_id is not None
-        return has_root and text == request_text(self._state.request)
+        return self._root_id is not None and text == request_text(self._state.request)
 
     async def adopt_fork(self) -> None:
         """In a fork of an execution, switch to threads of its own."""
-        conversations, record = self._conversations, self._state.record
-        if record.execution_id == self._ctx.run_id:
+        parent = self._executions
+        if parent[-1] == self._ctx.run_id:
             return
-        self._state.update(execution_id=self._ctx.run_id, forked_from=(*record.forked_from, record.execution_id))
-        if conversations is not None:
-            for thread_id, sequence in self._state.threads.items():
+        self._state.update(execution_id=self._ctx.run_id, forked_from=parent)
+        for thread_id, sequence in self._state.threads.items() if self._conversations is not None else ():
+            if sequence:
                 # No step: forking again changes nothing.
-                await conversations.fork(self._lineage, thread_id, at=sequence)
+                await self._fork(_stored_id(thread_id, parent), thread_id, at=sequence)
 
     async def begin(self) -> None:
         """Put the request into the root thread, if the policy has one."""
-        if self._conversations is not None and self._conversations.policy.root_id is not None:
-            await self._root(self._conversations)
+        if self._root_id is not None:
+            await self._root(self._root_id)
 
     async def history(self, actor: str) -> tuple[Message, ...]:
         """Return the messages of an actor's thread that this execution knows."""
         position = await self.position(actor)
-        if self._conversations is None or position is None:
+        if position is None:
             return ()
         if position not in self._messages:
             # Nodes that start together may share a thread, which is read once for all of them.
-            self._messages[position] = await self._conversations.messages(position)
+            self._messages[position] = await self._active.messages(position)
         return self._messages[position]
 
     async def position(self, actor: str, *, without_last: int = 0) -> ThreadPosition | None:
-        """Return the position after the known messages of an actor's thread, without the last ones."""
-        if self._conversations is None:
+        """Return the position after the known messages of an actor's thread, without the last; None if it has none."""
+        until = 0 if self._conversations is None else await self._joined(actor) - without_last
+        if until <= 0:
             return None
-        until = await self._joined(self._conversations, actor)
-        return self._conversations.position(self._lineage, actor, until=max(until - without_last, 0))
+        thread_id = _stored_id(self._active.policy.thread_of(actor), self._executions)
+        return ThreadPosition(self._session_id, thread_id, until)
 
     async def add(self, result: NodeResult) -> None:
-        """Add the task and the messages of a node to its thread."""
-        conversations = self._conversations
-        if conversations is None:
+        """Add the task, unless its thread has it, and the messages of a node to its thread."""
+        if self._conversations is None:
             return
-        actor, lineage, thread_id = result.node_id, self._lineage, conversations.policy.thread_of(result.node_id)
+        actor, name, messages = result.node_id, f"{result.node_id}/{result.visit}", [*result.said]
+        thread_id, task = self._conversations.policy.thread_of(actor), self._state.tasks.get(actor)
+        # A node that got its task before there were conversations joins now, and its thread starts with the request.
         has_joined = thread_id in self._state.threads
-        since = await self._joined(conversations, actor)
-        name = f"{actor}/{result.visit}"
-        messages = [*self._task_messages(actor, has_joined=has_joined), *result.said]
+        since = await self._joined(actor)
+        if task is not None and not (task.is_in_thread if has_joined else self.is_request(task.text)):
+            messages.insert(0, Message("user", [task.text]))
 
         async def add() -> int:
-            return await conversations.add(lineage, actor, messages, key=self._key(name), since=since)
+            return await self._append(thread_id, messages, key=self._key(name), since=since, node_id=actor)
 
         if messages:
             await self._step(name, thread_id, add)
 
-    def _task_messages(self, actor: str, *, has_joined: bool) -> list[Message]:
-        """Return the task of a node as a message, unless its thread has it.
-
-        A node that got its task before there were conversations joins now, and its thread starts with the request.
-        """
-        task = self._state.tasks.get(actor)
-        if task is None:
-            return []
-        is_in_thread = task.is_in_thread if has_joined else self.is_request(task.text)
-        return [] if is_in_thread else [Message("user", [task.text])]
-
-    async def _root(self, conversations: Conversations) -> RootRequest:
-        """Return the request in the root. It is added if the execution began before there was a root."""
-        lineage, request = self._lineage, request_text(self._state.request)
-        sequence = self._state.threads.get(conversations.root_id)
+    async def _root(self, root_id: str) -> int:
+        """Return the number of the request in the root. It is added if the execution began before there was a root."""
+        sequence = self._state.threads.get(root_id)
         if sequence is None:
 
             async def add() -> int:
-                return await conversations.add_request(lineage, request, key=self._key("request"))
+                if self._state.record.forked_from:
+                    await self._find(root_id)
+                request = Message("user", [request_text(self._state.request)])
+                return await self._append(root_id, [request], key=self._key("request"))
 
-            sequence = await self._step("request", conversations.root_id, add)
-        return RootRequest(sequence, request, "")
+            sequence = await self._step("request", root_id, add)
+        return sequence
 
-    async def _joined(self, conversations: Conversations, actor: str) -> int:
+    async def _joined(self, actor: str) -> int:
         """Return the last event number of an actor's thread that this execution knows."""
-        lineage, thread_id = self._lineage, conversations.policy.thread_of(actor)
+        thread_id = self._active.policy.thread_of(actor)
         sequence = self._state.threads.get(thread_id)
         if sequence is None:
-            root = await self._root(conversations) if conversations.policy.root_id is not None else None
-            root = None if root is None else replace(root, key=self._key(f"request/{thread_id}"))
+            root = None if self._root_id is None else await self._root(self._root_id)
+            key = self._key(f"request/{thread_id}")
 
             async def join() -> int:
-                return await conversations.join(lineage, actor, root=root)
+                return await self._join(actor, thread_id, root, key)
 
             sequence = await self._step(f"join/{thread_id}", thread_id, join)
         return sequence
+
+    async def _join(self, actor: str, thread_id: str, root: int | None, key: str) -> int:
+        """Return the last event number of a thread. With a root, it includes the request, event `root`."""
+        found = await self._find(thread_id)
+        if root is None or self._root_id is None:
+            return 0 if found is None else found.sequence
+        root_thread = _stored_id(self._root_id, self._executions)
+        if found is None:
+            try:
+                found = await self._fork(root_thread, thread_id, at=root)
+            except ThreadExistsError:
+                # Another execution made it meanwhile; join that one.
+                return await self._join(actor, thread_id, root, key)
+        point = found.forked_from
+        if point is not None and point.thread_id == root_thread and point.sequence >= root:
+            return found.sequence  # The fork includes the request.
+        request = Message("user", [request_text(self._state.request)])
+        return await self._append(thread_id, [request], key=key, node_id=actor)
+
+    async def _find(self, thread_id: str) -> Thread | None:
+        """Return a thread that has messages. That of a fork starts with the messages before its parents' own."""
+        store, session_id, executions = self._active.store, self._session_id, self._executions
+        found = await store.thread(session_id, _stored_id(thread_id, executions))
+        if found is not None or len(executions) == 1:
+            return found
+        until = 0
+        for event in await store.read(session_id, thread_id):
+            if event.tags.get(_EXECUTION) in executions:
+                break
+            until = event.sequence
+        return await self._fork(thread_id, thread_id, at=until) if until else None
+
+    async def _fork(self, stored_id: str, thread_id: str, *, at: int) -> Thread:
+        """Start a thread of this execution with another one's messages up to an event."""
+        own = _stored_id(thread_id, self._executions)
+        return await self._active.store.fork(self._session_id, stored_id, own, from_message=at)
+
+    async def _append(self, thread_id: str, messages: list[Message], *, key: str, since: int = 0, **tags: str) -> int:
+        """Add messages to a thread once, and return its last event number."""
+        own = {"workflow_name": self._active.workflow_name, _EXECUTION: self._executions[-1]}
+        stored_id = _stored_id(thread_id, self._executions)
+        return await self._active.store.append(
+            self._session_id, stored_id, messages, key=key, since=since, tags={**own, **tags}
+        )
 
     async def _step(self, key: str, thread_id: str, work: Callable[[], Awaitable[int]]) -> int:
         """Change a thread in a step. Record and return its last event number.
@@ -275,12 +216,13 @@ class ExecutionThreads:
         self._state.threads.set(thread_id, sequence)
         return sequence
 
-    @property
-    def _lineage(self) -> Lineage:
-        return Lineage(self._state.record.execution_id, self._state.record.forked_from)
-
     def _key(self, name: str) -> str:
-        return f"{self._state.record.execution_id}/{name}/{self._ctx.idempotency_key}"
+        return f"{self._executions[-1]}/{name}/{self._ctx.idempotency_key}"
+
+
+def _stored_id(thread_id: str, executions: Sequence[str]) -> str:
+    """Return the stored id of the last execution's thread, which is a fork of the executions before it."""
+    return f"{thread_id}@{executions[-1]}" if len(executions) > 1 else thread_id
 
 
 def request_text(request: Any) -> str:

@@ -317,7 +317,7 @@ class _Change:
         pending = deque(each for each in dict.fromkeys(candidates) if each != END)
         while pending:
             node_id = pending.popleft()
-            if node_id in self.nodes or not self._is_decidable(node_id):
+            if node_id in self.nodes or None in self._decisions(node_id).values():
                 continue
             self._decide_node(node_id)
             if self.nodes.get(node_id, "acting") != "acting":
@@ -329,7 +329,8 @@ class _Change:
         if not undecided:
             return []
         open_ = frozenset(number for number in range(len(self._plan.cycles)) if self._is_open(number))
-        return [each for each in undecided if not open_ & self._plan.cycles_before(each) and self._is_decidable(each)]
+        freed = [each for each in undecided if not open_ & self._plan.cycles_before(each)]
+        return [each for each in freed if None not in self._decisions(each).values()]
 
     def _is_open(self, cycle: int) -> bool:
         """Return True if a cycle may go on: a node in it or before it is undecided or runs, or a back edge holds."""
@@ -338,15 +339,11 @@ class _Change:
             self.nodes.get(each, "acting") == "acting" for each in nodes
         )
 
-    def _is_decidable(self, node_id: str) -> bool:
-        return all(
-            self._progress.decision(edge.source, edge.target) is not None for edge in self._plan.forward_to[node_id]
-        )
+    def _decisions(self, node_id: str) -> dict[str, str | None]:
+        return {each: self._progress.decision(each, node_id) for each in self._plan.forward_to.sources(node_id)}
 
     def _decide_node(self, node_id: str) -> None:
-        decisions = {
-            edge.source: self._progress.decision(edge.source, edge.target) for edge in self._plan.forward_to[node_id]
-        }
+        decisions = self._decisions(node_id)
         is_blocked = "blocked" in decisions.values()
         taken = [] if is_blocked else [source for source, decision in decisions.items() if decision == "taken"]
         is_followed = any(target == node_id for _, target in self._progress.followed)
@@ -375,38 +372,25 @@ def skip_reason(plan: Plan, progress: Progress, node_id: str) -> str:
     """Explain why a node is skipped, by the first few of its edges."""
     edges = plan.forward_to[node_id]
     blocked = [edge for edge in edges if progress.decision(edge.source, edge.target) == "blocked"]
-    if blocked:
-        reasons = [_blocked_reason(plan, progress, edge) for edge in blocked[:_REASONS_MAX]]
-    else:
-        reasons = [_not_taken_reason(progress, edge) for edge in edges[:_REASONS_MAX]]
+    reasons = [_blocked_reason(plan, progress, edge.source) for edge in blocked[:_REASONS_MAX]]
+    reasons = reasons or [_not_taken_reason(progress, edge) for edge in edges[:_REASONS_MAX]]
     more = len(blocked or edges) - len(reasons)
     return "; ".join([*reasons, *([f"and the same with {more} more"] if more else [])]) or "nothing leads to it"
 
 
-def _blocked_reason(plan: Plan, progress: Progress, edge: Edge) -> str:
-    if progress.nodes.get(edge.source) == "failed":
-        return _failure_text(progress, edge.source)
-    failed = _find_failed(plan, progress, edge.source)
-    how = "a node before it has failed" if failed is None else _failure_text(progress, failed)
-    return f"{edge.source!r} was skipped: {how}"
-
-
-def _failure_text(progress: Progress, node_id: str) -> str:
-    return progress.denied.get(node_id, f"{node_id!r} has failed")
+def _blocked_reason(plan: Plan, progress: Progress, source: str) -> str:
+    """Name the failed node because of which edges are blocked, over any number of skipped ones."""
+    failed: str | None = source
+    while failed is not None and progress.nodes.get(failed) != "failed":
+        sources = plan.forward_to.sources(failed)
+        failed = next((each for each in sources if progress.decision(each, failed) == "blocked"), None)
+    why = "a node before it has failed" if failed is None else progress.denied.get(failed, f"{failed!r} has failed")
+    return why if failed == source else f"{source!r} was skipped: {why}"
 
 
 def denial_text(actor: str, reason: str) -> str:
     """Return the text of a person's denial."""
     return f"{actor!r} was denied: {reason}"
-
-
-def _find_failed(plan: Plan, progress: Progress, node_id: str) -> str | None:
-    """Return the failed node because of which a node was skipped, over any number of skipped ones."""
-    current: str | None = node_id
-    while current is not None and progress.nodes.get(current) != "failed":
-        sources = plan.forward_to.sources(current)
-        current = next((source for source in sources if progress.decision(source, current) == "blocked"), None)
-    return current
 
 
 def _not_taken_reason(progress: Progress, edge: Edge) -> str:
