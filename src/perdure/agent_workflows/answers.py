@@ -24,19 +24,7 @@ from perdure import (
     Message,
     MiddlewareTermination,
 )
-from perdure.agent_workflows.definition.values import (
-    ANSWER,
-    HANDOFF_TARGET,
-    MATCHED_TYPE,
-    RESULT,
-    Handoffs,
-    Node,
-    Output,
-    Shape,
-    StructuredOutput,
-    TextOutput,
-    UnionOutput,
-)
+from perdure.agent_workflows.definition import values
 from perdure.agent_workflows.outputs import correct_outputs, json_text, main_key, parse_value, title_of
 
 if TYPE_CHECKING:
@@ -62,20 +50,20 @@ class Choice:
     tool_name: str
     means: str
     description: str
-    shape: Shape = field(default_factory=lambda: _NO_ARGUMENTS)
+    shape: values.Shape = field(default_factory=lambda: _NO_ARGUMENTS)
 
 
-def choices_of(output: Output) -> tuple[Choice, ...]:
+def choices_of(output: values.Output) -> tuple[Choice, ...]:
     """Return the choices of a node; none if the model simply answers. Raises ValueError if two have the same name."""
     match output:
-        case Handoffs(targets):
+        case values.Handoffs(targets):
             found = [
                 Choice(_tool_name(f"handoff_to_{target}"), target, when or f"Hand over to {target}.")
                 for target, when in targets.items()
             ]
-        case UnionOutput(types):
+        case values.UnionOutput(types):
             found = [_answer_choice(shape, title_of(shape)) for shape in types]
-        case StructuredOutput(shape, "tool"):
+        case values.StructuredOutput(shape, "tool"):
             found = [_answer_choice(shape, title_of(shape) or "value")]
         case _:
             found = []
@@ -87,7 +75,7 @@ def choices_of(output: Output) -> tuple[Choice, ...]:
     return tuple(found)
 
 
-def _answer_choice(shape: Shape, name: str) -> Choice:
+def _answer_choice(shape: values.Shape, name: str) -> Choice:
     about = shape.get("description") if isinstance(shape, Mapping) else shape.__doc__
     description = f"Answer with {name}." if not about else f"Answer with {name}: {str(about).strip()}"
     return Choice(_tool_name(f"answer_with_{name}"), name, description, shape)
@@ -207,7 +195,7 @@ class AnswerReader:
         author: The author of messages.
     """
 
-    output: Output
+    output: values.Output
     choices: Sequence[Choice]
     author: str
 
@@ -216,7 +204,7 @@ class AnswerReader:
         if self.choices:
             return self._read_choice(response, before)
         match self.output:
-            case StructuredOutput(shape):
+            case values.StructuredOutput(shape):
                 try:
                     value = parse_value(_last_text(response.agent_response.messages), shape)
                 except InvalidValueError as fault:
@@ -224,8 +212,8 @@ class AnswerReader:
                         f"Your answer can't be used: {fault}. Answer again, with JSON of the form that was asked for "
                         "and nothing else."
                     ) from fault
-                return self._value_answer({**value, RESULT: value}, value)
-            case TextOutput(key):
+                return self._value_answer({**value, values.RESULT: value}, value)
+            case values.TextOutput(key):
                 text = response.agent_response.text
                 return Answer({key: text}, text, shared_messages(response.agent_response.messages))
             case _:
@@ -233,7 +221,7 @@ class AnswerReader:
 
     def default(self, response: AgentExecutorResponse) -> Answer | None:
         """Return the answer of a router whose model made no choice; None if there is no default."""
-        target = self.output.default if isinstance(self.output, Handoffs) else None
+        target = self.output.default if isinstance(self.output, values.Handoffs) else None
         return None if target is None else self._handoff_answer(target, response)
 
     def _read_choice(self, response: AgentExecutorResponse, before: Collection[str]) -> Answer:
@@ -250,7 +238,7 @@ class AnswerReader:
                 f"Nothing has come of that, as you have called {called}. Call exactly one of these tools, once: "
                 f"{names}."
             )
-        if isinstance(self.output, Handoffs):
+        if isinstance(self.output, values.Handoffs):
             return self._handoff_answer(choice.means, response)
         try:
             value = parse_value(json.dumps(chosen), choice.shape)
@@ -259,8 +247,8 @@ class AnswerReader:
                 f"What you have given to {choice.tool_name} can't be used: {fault}. Call exactly one of these tools "
                 f"again, with all that it takes: {names}."
             ) from fault
-        matched = {MATCHED_TYPE: choice.means} if isinstance(self.output, UnionOutput) else {}
-        return self._value_answer({**value, RESULT: value, **matched}, value)
+        matched = {values.MATCHED_TYPE: choice.means} if isinstance(self.output, values.UnionOutput) else {}
+        return self._value_answer({**value, values.RESULT: value, **matched}, value)
 
     def _handoff_answer(self, target: str, response: AgentExecutorResponse) -> Answer:
         text = response.agent_response.text
@@ -268,7 +256,9 @@ class AnswerReader:
 
     def _handoff(self, target: str, text: str, messages: tuple[Message, ...]) -> Answer:
         # Each task needs a reply in the conversation, so a router without a text replies with its choice.
-        return Answer({HANDOFF_TARGET: target, ANSWER: text}, text, messages or self._message(text or target))
+        return Answer(
+            {values.HANDOFF_TARGET: target, values.ANSWER: text}, text, messages or self._message(text or target)
+        )
 
     def _value_answer(self, outputs: Mapping[str, Any], value: object) -> Answer:
         text = json_text(value)
@@ -282,11 +272,11 @@ class AnswerReader:
         if not changes:
             return answer
         outputs = correct_outputs(self.output, answer.outputs, changes)
-        whole: object = outputs[main_key(self.output) or ANSWER]
+        whole: object = outputs[main_key(self.output) or values.ANSWER]
         text = whole if isinstance(whole, str) else json_text(whole)
-        if isinstance(self.output, Handoffs):
+        if isinstance(self.output, values.Handoffs):
             messages = answer.messages if text and text == answer.text else ()
-            return self._handoff(outputs[HANDOFF_TARGET], text, messages)
+            return self._handoff(outputs[values.HANDOFF_TARGET], text, messages)
         return Answer(outputs, text, answer.messages if text == answer.text else self._message(text))
 
 
@@ -312,13 +302,13 @@ def _last_text(messages: Sequence[Message]) -> str:
 
 # The outputs that only an `Agent` can make, as the reason for errors.
 _NEEDS: Final[Mapping[type[Any], str]] = {
-    Handoffs: "is a router",
-    UnionOutput: "has an output of several types",
-    StructuredOutput: "has a structured output",
+    values.Handoffs: "is a router",
+    values.UnionOutput: "has an output of several types",
+    values.StructuredOutput: "has a structured output",
 }
 
 
-def configure_agent(node: Node, agent: SupportsAgentRun, choices: Sequence[Choice]) -> SupportsAgentRun:
+def configure_agent(node: values.Node, agent: SupportsAgentRun, choices: Sequence[Choice]) -> SupportsAgentRun:
     """Return a copy of an agent that answers as its node needs, or the agent itself if it needs no change.
 
     Raises TypeError if only an `Agent` can do it, ValueError if one of its tools has the name of a choice.
@@ -342,7 +332,7 @@ def configure_agent(node: Node, agent: SupportsAgentRun, choices: Sequence[Choic
     return copied
 
 
-def _options_for(node: Node, agent: Agent[Any], choices: Sequence[Choice]) -> dict[str, Any]:
+def _options_for(node: values.Node, agent: Agent[Any], choices: Sequence[Choice]) -> dict[str, Any]:
     options: dict[str, Any] = dict(agent.default_options)
     if node.instructions is not None:
         options["instructions"] = "\n".join(filter(None, (options.get("instructions"), node.instructions)))
@@ -350,7 +340,7 @@ def _options_for(node: Node, agent: Agent[Any], choices: Sequence[Choice]) -> di
         options.pop("response_format", None)
         tools = _tools_for(node, options, choices)
         options |= {"tools": tools, "tool_choice": "required", "allow_multiple_tool_calls": False}
-    elif isinstance(node.output, StructuredOutput):
+    elif isinstance(node.output, values.StructuredOutput):
         options["response_format"] = node.output.type
         if isinstance(agent.client, FunctionInvocationLayer):
             # The node itself asks again: so do the records of executions that earlier versions began.
@@ -358,7 +348,7 @@ def _options_for(node: Node, agent: Agent[Any], choices: Sequence[Choice]) -> di
     return options
 
 
-def _tools_for(node: Node, options: dict[str, Any], choices: Sequence[Choice]) -> list[Any]:
+def _tools_for(node: values.Node, options: dict[str, Any], choices: Sequence[Choice]) -> list[Any]:
     tools: list[Any] = list(options.get("tools") or ())
     names = {getattr(tool, "name", None) for tool in tools}
     for choice in choices:

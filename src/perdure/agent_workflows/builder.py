@@ -18,28 +18,8 @@ from perdure import (
     SupportsAgentRun,
     WorkflowException,
 )
-from perdure.agent_workflows.definition import conditions
+from perdure.agent_workflows.definition import conditions, values
 from perdure.agent_workflows.definition.conditions import Condition, Equals
-from perdure.agent_workflows.definition.values import (
-    HANDOFF_TARGET,
-    MATCHED_TYPE,
-    AgentConfig,
-    Approval,
-    Conversation,
-    Definition,
-    Edge,
-    Handoffs,
-    Iterations,
-    Node,
-    OnError,
-    Output,
-    Predicate,
-    Shape,
-    StructuredOutput,
-    TextOutput,
-    UnionOutput,
-    all_of,
-)
 from perdure.agent_workflows.errors import AgentWorkflowBuildError, AgentWorkflowError, describe, quoted
 from perdure.agent_workflows.graph import Parts
 from perdure.agent_workflows.node import AgentNode
@@ -56,8 +36,8 @@ if TYPE_CHECKING:
 
     from perdure import CheckpointStorage, Clock, SupportsChatGetResponse
 
-    AgentLike: TypeAlias = SupportsAgentRun | AgentConfig | AgentWorkflow
-    OnErrorLike: TypeAlias = Literal["stop", "skip_dependents", "isolate"] | OnError
+    AgentLike: TypeAlias = SupportsAgentRun | values.AgentConfig | AgentWorkflow
+    OnErrorLike: TypeAlias = Literal["stop", "skip_dependents", "isolate"] | values.OnError
 
 _SESSION_STORE_METHODS: Final = ("append", "messages", "thread", "fork")
 
@@ -72,7 +52,7 @@ class NodeOptions(TypedDict, total=False):
     retry: Retry | int | None
     timeout: timedelta | float | None
     on_error: OnErrorLike
-    approval: bool | str | Approval | None
+    approval: bool | str | values.Approval | None
 
 
 class AgentWorkflowBuilder:
@@ -84,10 +64,10 @@ class AgentWorkflowBuilder:
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         # The nodes and edges, and the agents, are added by `build`.
-        self._parts = Parts(definition=Definition(name=None, nodes=(), edges=()), agents={}, clock=clock)
+        self._parts = Parts(definition=values.Definition(name=None, nodes=(), edges=()), agents={}, clock=clock)
         self._problems: list[str] = []
-        self._nodes: list[Node] = []
-        self._edges: list[Edge] = []
+        self._nodes: list[values.Node] = []
+        self._edges: list[values.Edge] = []
         self._sources: tuple[str, ...] = ()
         # `to` was called after the last `from_`.
         self._has_target = True
@@ -98,7 +78,7 @@ class AgentWorkflowBuilder:
         self._client: SupportsChatGetResponse | None = None
         self._tools: dict[str, Any] = {}
 
-    def include(self, definition: Definition) -> AgentWorkflowBuilder:
+    def include(self, definition: values.Definition) -> AgentWorkflowBuilder:
         """Add the nodes and edges of a definition, and take over its settings."""
         self._parts.definition = replace(definition, nodes=(), edges=())
         self._nodes += definition.nodes
@@ -177,7 +157,7 @@ class AgentWorkflowBuilder:
         """Keep conversations in one SQLite file."""
         return self.with_session_store(SqliteSessionStore(path, clock=self._parts.clock))
 
-    def with_conversation(self, policy: Conversation) -> Self:
+    def with_conversation(self, policy: values.Conversation) -> Self:
         """Set the conversation policy: one of `ConversationPolicies`."""
         return self._set(conversation=policy)
 
@@ -205,7 +185,7 @@ class AgentWorkflowBuilder:
         With `converges` a loop is left after a pass that changed no output but `ignored_keys`. With `change_aware` a
         node whose task is the same as in the pass before is not run again.
         """
-        return self._set(iterations=Iterations(limit, then, converges, cast("Any", ignored_keys), change_aware))
+        return self._set(iterations=values.Iterations(limit, then, converges, cast("Any", ignored_keys), change_aware))
 
     def with_timeout(self, timeout: timedelta) -> Self:
         """Limit the time of an execution, waiting included. It is cancelled then, and can be resumed."""
@@ -217,9 +197,9 @@ class AgentWorkflowBuilder:
         agent: AgentLike,
         *,
         output_key: str | None = None,
-        structured_output: Shape | None = None,
+        structured_output: values.Shape | None = None,
         structured_mode: Literal["native", "tool"] | None = None,
-        union_output: Sequence[Shape] | None = None,
+        union_output: Sequence[values.Shape] | None = None,
         **options: Unpack[NodeOptions],
     ) -> Self:
         """Add an agent as a node. Edges decide the order of execution; the order of adding does not matter.
@@ -241,11 +221,11 @@ class AgentWorkflowBuilder:
             self._problems.append(f"node {node_id!r}: its output is given by {' and '.join(given)}: give one of them")
         if structured_mode is not None and structured_output is None:
             self._problems.append(f"node {node_id!r}: structured_mode goes with structured_output: give both or none")
-        output: Output = TextOutput() if output_key is None else TextOutput(output_key)
+        output: values.Output = values.TextOutput() if output_key is None else values.TextOutput(output_key)
         if structured_output is not None:
-            output = StructuredOutput(structured_output, structured_mode or "native")
+            output = values.StructuredOutput(structured_output, structured_mode or "native")
         elif union_output is not None:
-            output = UnionOutput(cast("Any", union_output))
+            output = values.UnionOutput(cast("Any", union_output))
         return self._add(node_id, agent, output, options)
 
     def add_router_agent(
@@ -262,7 +242,7 @@ class AgentWorkflowBuilder:
         The edges to these nodes are added automatically. `with_handoff` and `with_default_handoff` can follow instead
         of the arguments. The default is taken if the model chooses none.
         """
-        return self._add(node_id, agent, Handoffs(handoffs or {}, default_handoff), options)
+        return self._add(node_id, agent, values.Handoffs(handoffs or {}, default_handoff), options)
 
     def with_handoff(self, target: str, description: str) -> Self:
         """Let the router that was just added choose this node."""
@@ -273,23 +253,23 @@ class AgentWorkflowBuilder:
         """Set the default of the router that was just added."""
         return self._set_router(replace(self._last_router("with_default_handoff"), default=target))
 
-    def _last_router(self, method: str) -> Handoffs:
+    def _last_router(self, method: str) -> values.Handoffs:
         output = self._nodes[-1].output if self._nodes else None
-        if not isinstance(output, Handoffs):
+        if not isinstance(output, values.Handoffs):
             raise AgentWorkflowBuildError(
                 f"{method} changes the router that was just added, and there is none: call it right after "
                 "add_router_agent"
             )
         return output
 
-    def _set_router(self, output: Handoffs) -> Self:
+    def _set_router(self, output: values.Handoffs) -> Self:
         self._nodes[-1] = replace(self._nodes[-1], output=output)
         return self
 
-    def _add(self, node_id: str, agent: AgentLike, output: Output, options: NodeOptions) -> Self:
+    def _add(self, node_id: str, agent: AgentLike, output: values.Output, options: NodeOptions) -> Self:
         node_agent = agent.as_agent() if isinstance(agent, AgentWorkflow) else agent
         # Validation turns short forms into values: 3 into Retry(3), "isolate" into OnError("isolate").
-        self._nodes.append(Node(id=node_id, agent=node_agent, output=output, **cast("Any", options)))
+        self._nodes.append(values.Node(id=node_id, agent=node_agent, output=output, **cast("Any", options)))
         return self
 
     def from_(self, *nodes: str) -> Self:
@@ -298,15 +278,15 @@ class AgentWorkflowBuilder:
         self._sources, self._latest, self._has_target = self._require_ids("from_", nodes), 0, False
         return self
 
-    def to(self, *nodes: str, when: Condition | Predicate | None = None) -> Self:
+    def to(self, *nodes: str, when: Condition | values.Predicate | None = None) -> Self:
         """Add an edge from each node of `from_` to each of these nodes, or to `END`."""
         targets = self._require_ids("to", nodes)
-        added = [Edge(source, target) for source in self._require_sources("to") for target in targets]
+        added = [values.Edge(source, target) for source in self._require_sources("to") for target in targets]
         self._edges += added
         self._latest, self._has_target = len(added), True
         return self if when is None else self.when(when)
 
-    def when(self, condition: Condition | Predicate) -> Self:
+    def when(self, condition: Condition | values.Predicate) -> Self:
         """Take the edges just added only if this holds for the output of their source; several must all hold.
 
         A condition can be stored with the workflow. A predicate is a function of an `EdgeContext`, sync or async.
@@ -315,7 +295,7 @@ class AgentWorkflowBuilder:
             return self._change("when", lambda edge: _with_condition(edge, condition))
         if not callable(condition):
             raise TypeError(f"when takes a condition or a function of an EdgeContext, not {condition!r}")
-        return self._change("when", lambda edge: replace(edge, predicate=all_of(edge.predicate, condition)))
+        return self._change("when", lambda edge: replace(edge, predicate=values.all_of(edge.predicate, condition)))
 
     def as_default(self) -> Self:
         """Take the edges just added if no conditional edge of their source was taken."""
@@ -399,7 +379,7 @@ class AgentWorkflowBuilder:
         """Go to these nodes if the output has this type: a class of the `union_output`, or the title of a schema."""
         name = type_ if isinstance(type_, str) else title_of(type_)
         self._routed_types += [(source, name) for source in self._require_sources("when_type")]
-        return self.to(*targets).when(Equals(MATCHED_TYPE, name))
+        return self.to(*targets).when(Equals(values.MATCHED_TYPE, name))
 
     def default(self, *targets: str) -> Self:
         """Go to these nodes if no conditional edge was taken."""
@@ -424,7 +404,7 @@ class AgentWorkflowBuilder:
             raise AgentWorkflowBuildError(f"{method} has to know where its edges begin: call from_('node') before it")
         return self._sources
 
-    def _change(self, method: str, change: Callable[[Edge], Edge]) -> Self:
+    def _change(self, method: str, change: Callable[[values.Edge], values.Edge]) -> Self:
         if not self._latest:
             raise AgentWorkflowBuildError(
                 f"{method} is about edges that were just added, and there are none: call it right after "
@@ -449,14 +429,14 @@ class AgentWorkflowBuilder:
             raise AgentWorkflowBuildError(problems)
         return AgentWorkflow(parts)
 
-    def _create_agents(self, nodes: Sequence[Node]) -> tuple[dict[str, SupportsAgentRun], list[str]]:
+    def _create_agents(self, nodes: Sequence[values.Node]) -> tuple[dict[str, SupportsAgentRun], list[str]]:
         agents: dict[str, SupportsAgentRun] = {}
         problems: list[str] = []
         for node in nodes:
             try:
                 agents[node.id] = (
                     create_agent(node.agent, name=node.id, client=self._client, tools=self._tools)
-                    if isinstance(node.agent, AgentConfig)
+                    if isinstance(node.agent, values.AgentConfig)
                     else node.agent
                 )
             except AgentWorkflowBuildError as error:
@@ -465,7 +445,7 @@ class AgentWorkflowBuilder:
 
 
 def create_agent(
-    config: AgentConfig, *, name: str, client: SupportsChatGetResponse | None, tools: Mapping[str, Any]
+    config: values.AgentConfig, *, name: str, client: SupportsChatGetResponse | None, tools: Mapping[str, Any]
 ) -> Agent[Any]:
     """Create the agent of a config. Its default name is `name`.
 
@@ -495,30 +475,30 @@ def create_agent(
         raise AgentWorkflowBuildError(f"agent {name!r} can't be created: {error}") from error
 
 
-def _with_condition(edge: Edge, condition: Condition) -> Edge:
+def _with_condition(edge: values.Edge, condition: Condition) -> values.Edge:
     return replace(edge, condition=condition if edge.condition is None else edge.condition & condition)
 
 
-def _with_router_edges(nodes: Sequence[Node], edges: Sequence[Edge]) -> list[Edge]:
+def _with_router_edges(nodes: Sequence[values.Node], edges: Sequence[values.Edge]) -> list[values.Edge]:
     """Return the declared edges, those of routers with their condition, and the undeclared edges of routers."""
-    routers = {node.id: node.output for node in nodes if isinstance(node.output, Handoffs)}
-    declared: list[Edge] = []
+    routers = {node.id: node.output for node in nodes if isinstance(node.output, values.Handoffs)}
+    declared: list[values.Edge] = []
     for edge in edges:
         router = routers.get(edge.source)
         is_choice = router is not None and edge.target in router.targets and not edge.is_default
-        has_condition = edge.condition is not None and HANDOFF_TARGET in edge.condition.fields()
+        has_condition = edge.condition is not None and values.HANDOFF_TARGET in edge.condition.fields()
         is_added = is_choice and not has_condition
-        declared.append(_with_condition(edge, Equals(HANDOFF_TARGET, edge.target)) if is_added else edge)
+        declared.append(_with_condition(edge, Equals(values.HANDOFF_TARGET, edge.target)) if is_added else edge)
     joined = {(edge.source, edge.target) for edge in declared}
     return declared + [
-        Edge(router, target, condition=Equals(HANDOFF_TARGET, target))
+        values.Edge(router, target, condition=Equals(values.HANDOFF_TARGET, target))
         for router, output in routers.items()
         for target in output.targets
         if (router, target) not in joined
     ]
 
 
-def _derive_name(nodes: Sequence[Node], edges: Sequence[Edge]) -> str:
+def _derive_name(nodes: Sequence[values.Node], edges: Sequence[values.Edge]) -> str:
     """Return a name for an unnamed workflow: the same for the same nodes and edges, in every process and order."""
     keys = sorted((edge.source, edge.target) for edge in edges)
     shape = json.dumps([sorted(node.id for node in nodes), keys])
@@ -526,7 +506,7 @@ def _derive_name(nodes: Sequence[Node], edges: Sequence[Edge]) -> str:
 
 
 def _node_problems(
-    nodes: Sequence[Node], agents: Mapping[str, SupportsAgentRun], known: Sequence[str]
+    nodes: Sequence[values.Node], agents: Mapping[str, SupportsAgentRun], known: Sequence[str]
 ) -> Iterator[str]:
     """Name what agents cannot do for their nodes. Nodes with known problems are left out."""
     for node in nodes:

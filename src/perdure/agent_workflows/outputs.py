@@ -13,40 +13,27 @@ from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import override
 
 from perdure import InvalidValueError, json_schema_faults, parse_answer, value_faults
+from perdure.agent_workflows.definition import values
 from perdure.agent_workflows.definition.conditions import MISSING, is_index, is_same, look_inside
-from perdure.agent_workflows.definition.values import (
-    ANSWER,
-    ERROR,
-    HANDOFF_TARGET,
-    MATCHED_TYPE,
-    RESULT,
-    Handoffs,
-    Node,
-    Output,
-    Shape,
-    StructuredOutput,
-    TextOutput,
-    UnionOutput,
-)
 from perdure.agent_workflows.errors import quoted
 
 _FAULTS_MAX: Final = 20
 
 
-def _form_of(output: Output) -> tuple[frozenset[str], tuple[Shape, ...]]:
+def _form_of(output: values.Output) -> tuple[frozenset[str], tuple[values.Shape, ...]]:
     """Return the output keys that are always there, and the forms of the value whose fields are further keys."""
     match output:
-        case TextOutput(key):
+        case values.TextOutput(key):
             return frozenset({key}), ()
-        case StructuredOutput(shape):
-            return frozenset({RESULT}), (shape,)
-        case UnionOutput(types):
-            return frozenset({RESULT, MATCHED_TYPE}), types
-        case Handoffs():
-            return frozenset({HANDOFF_TARGET, ANSWER}), ()
+        case values.StructuredOutput(shape):
+            return frozenset({values.RESULT}), (shape,)
+        case values.UnionOutput(types):
+            return frozenset({values.RESULT, values.MATCHED_TYPE}), types
+        case values.Handoffs():
+            return frozenset({values.HANDOFF_TARGET, values.ANSWER}), ()
 
 
-def output_keys(node: Node) -> frozenset[str] | None:
+def output_keys(node: values.Node) -> frozenset[str] | None:
     """Return the output keys of a node that succeeds; None if they are not known in advance."""
     keys, shapes = _form_of(node.output)
     for shape in shapes:
@@ -57,7 +44,7 @@ def output_keys(node: Node) -> frozenset[str] | None:
     return keys
 
 
-def readable_keys(node: Node, nodes: Mapping[str, Node]) -> frozenset[str] | None:
+def readable_keys(node: values.Node, nodes: Mapping[str, values.Node]) -> frozenset[str] | None:
     """Return the keys that others may read from a node, its fallbacks and its failure; None if they are not known."""
     found: frozenset[str] = frozenset()
     for each in with_fallbacks(node, nodes):
@@ -66,29 +53,29 @@ def readable_keys(node: Node, nodes: Mapping[str, Node]) -> frozenset[str] | Non
             return None
         found |= keys
         if each.on_error.mode == "isolate":
-            found |= {ERROR}
+            found |= {values.ERROR}
     return found
 
 
-def with_fallbacks(node: Node, nodes: Mapping[str, Node]) -> Iterator[Node]:
+def with_fallbacks(node: values.Node, nodes: Mapping[str, values.Node]) -> Iterator[values.Node]:
     """Yield a node, its fallback, the fallback of that, and so on."""
     seen: set[str] = set()
-    current: Node | None = node
+    current: values.Node | None = node
     while current is not None and current.id not in seen:
         seen.add(current.id)
         yield current
         current = nodes.get(current.on_error.fallback or "") if current.on_error.mode == "fallback" else None
 
 
-def main_key(output: Output) -> str | None:
+def main_key(output: values.Output) -> str | None:
     """Return the key of the whole output. A router has none: it may say nothing but its choice."""
     match output:
-        case TextOutput(key):
+        case values.TextOutput(key):
             return key
-        case Handoffs():
+        case values.Handoffs():
             return None
         case _:
-            return RESULT
+            return values.RESULT
 
 
 class _SerializedSchema(GenerateJsonSchema):
@@ -101,7 +88,7 @@ class _SerializedSchema(GenerateJsonSchema):
         return {} if found is None and is_custom else found
 
 
-def schema_of(shape: Shape) -> Mapping[str, Any] | None:
+def schema_of(shape: values.Shape) -> Mapping[str, Any] | None:
     """Return the JSON schema of a value as it is put out; None if a model has no schema."""
     return shape if isinstance(shape, Mapping) else _model_schema(shape)
 
@@ -114,7 +101,7 @@ def _model_schema(model: type[Any]) -> Mapping[str, Any] | None:
         return None
 
 
-def field_names(shape: Shape) -> frozenset[str] | None:
+def field_names(shape: values.Shape) -> frozenset[str] | None:
     """Return the fields of a value; None if it may have any."""
     schema = schema_of(shape)
     if schema is None:
@@ -136,16 +123,16 @@ def title_of(shape: Any) -> str:
     return title if isinstance(title, str) else ""
 
 
-def require_output(output: Output) -> None:
+def require_output(output: values.Output) -> None:
     """Raise TypeError or ValueError if no answer of a model could have this form."""
-    if output == UnionOutput(()):
+    if output == values.UnionOutput(()):
         raise ValueError("union_output has no types; give at least one")
     keys, shapes = _form_of(output)
     for shape in shapes:
         _require_shape(shape, keys)
 
 
-def _require_shape(shape: Shape, reserved: Collection[str]) -> None:
+def _require_shape(shape: values.Shape, reserved: Collection[str]) -> None:
     if isinstance(shape, Mapping):
         if faults := schema_faults(shape):
             listed = "; ".join(faults[:_FAULTS_MAX])
@@ -179,7 +166,7 @@ def _dangling_references(value: Any, root: Any) -> Iterator[str]:
         yield from _dangling_references(each, root)
 
 
-def parse_value(text: str, shape: Shape) -> dict[str, Any]:
+def parse_value(text: str, shape: values.Shape) -> dict[str, Any]:
     """Parse a model's answer as a value. Raises InvalidValueError with all that is wrong."""
     if not text.strip():
         raise InvalidValueError("it is empty")
@@ -205,13 +192,13 @@ def json_text(value: object, *, is_strict: bool = True) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=not is_strict, default=None if is_strict else str)
 
 
-def correct_outputs(output: Output, outputs: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def correct_outputs(output: values.Output, outputs: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Apply a person's changes to outputs. A changed field changes the whole value too.
 
     Raises InvalidValueError with all that is wrong with the changes.
     """
     match output:
-        case TextOutput() | Handoffs():
+        case values.TextOutput() | values.Handoffs():
             known, _ = _form_of(output)
             problems = [*_unknown(changes, known)]
             problems += [
@@ -219,42 +206,44 @@ def correct_outputs(output: Output, outputs: Mapping[str, Any], changes: Mapping
                 for key, each in changes.items()
                 if key in known and not isinstance(each, str)
             ]
-            target: object = changes.get(HANDOFF_TARGET)
-            if isinstance(output, Handoffs) and isinstance(target, str) and target not in output.targets:
-                problems.append(f"{HANDOFF_TARGET!r} is one of {quoted(output.targets)}, not {target!r}")
+            target: object = changes.get(values.HANDOFF_TARGET)
+            if isinstance(output, values.Handoffs) and isinstance(target, str) and target not in output.targets:
+                problems.append(f"{values.HANDOFF_TARGET!r} is one of {quoted(output.targets)}, not {target!r}")
             _require_none(problems)
             return {**outputs, **changes}
-        case StructuredOutput(shape):
-            value = _correct_value(shape, outputs[RESULT], changes)
-            return {**value, RESULT: value}
-        case UnionOutput(types):
+        case values.StructuredOutput(shape):
+            value = _correct_value(shape, outputs[values.RESULT], changes)
+            return {**value, values.RESULT: value}
+        case values.UnionOutput(types):
             return _correct_union(types, outputs, changes)
 
 
-def _correct_union(types: Iterable[Shape], outputs: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def _correct_union(
+    types: Iterable[values.Shape], outputs: Mapping[str, Any], changes: Mapping[str, Any]
+) -> dict[str, Any]:
     by_name = {title_of(each): each for each in types}
-    name: object = changes.get(MATCHED_TYPE, outputs[MATCHED_TYPE])
+    name: object = changes.get(values.MATCHED_TYPE, outputs[values.MATCHED_TYPE])
     if not isinstance(name, str) or name not in by_name:
-        raise InvalidValueError(f"{MATCHED_TYPE!r} is one of {quoted(by_name)}, not {name!r}")
+        raise InvalidValueError(f"{values.MATCHED_TYPE!r} is one of {quoted(by_name)}, not {name!r}")
     # A value of another type starts empty: the fields of the old type mean nothing in it.
-    start: Mapping[str, Any] = {} if name == outputs[MATCHED_TYPE] else {RESULT: {}}
-    fields = {key: each for key, each in changes.items() if key != MATCHED_TYPE}
-    value = _correct_value(by_name[name], outputs[RESULT], {**start, **fields})
-    return {**value, RESULT: value, MATCHED_TYPE: name}
+    start: Mapping[str, Any] = {} if name == outputs[values.MATCHED_TYPE] else {values.RESULT: {}}
+    fields = {key: each for key, each in changes.items() if key != values.MATCHED_TYPE}
+    value = _correct_value(by_name[name], outputs[values.RESULT], {**start, **fields})
+    return {**value, values.RESULT: value, values.MATCHED_TYPE: name}
 
 
-def _correct_value(shape: Shape, before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    whole: object = changes.get(RESULT, before)
+def _correct_value(shape: values.Shape, before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    whole: object = changes.get(values.RESULT, before)
     if not isinstance(whole, Mapping):
-        raise InvalidValueError(f"{RESULT!r} is the whole value, an object, not {whole!r}")
+        raise InvalidValueError(f"{values.RESULT!r} is the whole value, an object, not {whole!r}")
     given = cast("Mapping[str, Any]", whole)
-    fields = {key: each for key, each in changes.items() if key != RESULT}
+    fields = {key: each for key, each in changes.items() if key != values.RESULT}
     known = field_names(shape)
-    asked = (*given, *fields) if RESULT in changes else tuple(fields)
+    asked = (*given, *fields) if values.RESULT in changes else tuple(fields)
     problems = [] if known is None else list(_unknown(asked, known))
-    if RESULT in changes:
+    if values.RESULT in changes:
         problems += [
-            f"{key!r} is {each!r} but in {RESULT!r} it is {given[key]!r}; give one of them"
+            f"{key!r} is {each!r} but in {values.RESULT!r} it is {given[key]!r}; give one of them"
             for key, each in fields.items()
             if key in given and not is_same(each, given[key])
         ]
@@ -291,7 +280,7 @@ _SCALARS: Final = frozenset({"string", "number", "integer", "boolean", "null"})
 _OPEN: Final = frozenset({"allOf", "if", "not", "patternProperties", "dependentSchemas", "$dynamicRef"})
 
 
-def find_dead_end(node: Node, nodes: Mapping[str, Node], key: str, path: Iterable[str]) -> str | None:
+def find_dead_end(node: values.Node, nodes: Mapping[str, values.Node], key: str, path: Iterable[str]) -> str | None:
     """Explain why a path into an output can never exist, fallbacks included; None if it may exist.
 
     A value may have one of several schemas; a path is dead only if it is in all of them.
@@ -309,17 +298,17 @@ def find_dead_end(node: Node, nodes: Mapping[str, Node], key: str, path: Iterabl
     return None
 
 
-def _locate_output(node: Node, key: str) -> list[_Located] | None:
+def _locate_output(node: values.Node, key: str) -> list[_Located] | None:
     """Return the schemas of an output key; None if one is not known."""
     texts: list[_Located] = [(_TEXT, _TEXT)]
     schemas = [schema_of(shape) for shape in _form_of(node.output)[1]]
-    if not schemas or key == MATCHED_TYPE:
+    if not schemas or key == values.MATCHED_TYPE:
         return texts
     wholes = _merge(None if schema is None else [(schema, schema)] for schema in schemas)
-    if wholes is None or key == RESULT:
+    if wholes is None or key == values.RESULT:
         return wholes
     found = _merge(_descend(*each, key) for each in wholes)
-    is_error = key == ERROR and node.on_error.mode == "isolate"
+    is_error = key == values.ERROR and node.on_error.mode == "isolate"
     return found + texts if is_error and found is not None else found
 
 

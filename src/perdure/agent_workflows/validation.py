@@ -9,20 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from perdure.agent_workflows.definition import values
 from perdure.agent_workflows.definition.conditions import Condition
-from perdure.agent_workflows.definition.values import (
-    END,
-    INPUT,
-    START,
-    AgentConfig,
-    Definition,
-    Edge,
-    Handoffs,
-    Node,
-    OnError,
-    TextOutput,
-    UnionOutput,
-)
 from perdure.agent_workflows.errors import Place, path_of, problems_in, quoted
 from perdure.agent_workflows.inputs import input_problems
 from perdure.agent_workflows.outputs import find_dead_end, output_keys, readable_keys, title_of
@@ -34,14 +22,14 @@ if TYPE_CHECKING:
 
 CONDUCTOR: Final = "conductor"
 """The id of the executor that starts the nodes."""
-_RESERVED: Final = frozenset({START, END, INPUT, CONDUCTOR})
+_RESERVED: Final = frozenset({values.START, values.END, values.INPUT, CONDUCTOR})
 # Characters that would give `{{node.key?}}` another meaning.
 _UNREADABLE: Final = re.compile(r"[.{}?]|^\s|\s$")
 _KEY_RULE: Final = "a key has no '.', '?' or braces, and no space at its ends"
-_KINDS: Final = TypeAdapter(Definition)
+_KINDS: Final = TypeAdapter(values.Definition)
 
 
-def check_kinds(definition: Definition) -> tuple[Definition, list[str]]:
+def check_kinds(definition: values.Definition) -> tuple[values.Definition, list[str]]:
     """Check the kinds of all values with pydantic. Return the definition with short forms made long, and the problems.
 
     A wrong value is replaced by its default, so that it does not hide other problems.
@@ -63,7 +51,7 @@ def check_kinds(definition: Definition) -> tuple[Definition, list[str]]:
     return corrected, list(found.values())
 
 
-def _name_place(definition: Definition, place: Place) -> str:
+def _name_place(definition: values.Definition, place: Place) -> str:
     match place:
         case ("nodes", int(number), *rest):
             return f"node {definition.nodes[number].id!r}: {path_of(tuple(rest))}"
@@ -79,7 +67,7 @@ def _reset(value: Any, name: str) -> Any:
         case "id" | "source" | "target":
             default: Any = str(getattr(value, name))
         case "agent":
-            default = AgentConfig()
+            default = values.AgentConfig()
         case "name":
             default = None
         case _:
@@ -87,7 +75,7 @@ def _reset(value: Any, name: str) -> Any:
     return replace(value, **{name: default})
 
 
-def find_problems(definition: Definition) -> list[str]:
+def find_problems(definition: values.Definition) -> list[str]:
     """Return all problems of a definition whose values have the right kinds, but those of inputs."""
     if not definition.nodes:
         return ["there is no node: add one with add_agent(...)"]
@@ -97,20 +85,20 @@ def find_problems(definition: Definition) -> list[str]:
     return [*(graph or _reach_problems(definition)), *others, *_thread_problems(definition)]
 
 
-def structure_problems(definition: Definition, routed_types: Iterable[tuple[str, str]] = ()) -> list[str]:
+def structure_problems(definition: values.Definition, routed_types: Iterable[tuple[str, str]] = ()) -> list[str]:
     """Return all problems of nodes and edges, and of the inputs of nodes.
 
     `routed_types` are pairs of a node and a type by which an edge is routed.
     """
     problems = [*find_problems(definition), *_type_problems(definition, routed_types)]
     ids = [node.id for node in definition.nodes]
-    if len(set(ids)) < len(ids) or not all(edge.source in {*ids, START} for edge in definition.edges):
+    if len(set(ids)) < len(ids) or not all(edge.source in {*ids, values.START} for edge in definition.edges):
         return problems  # The order of nodes is not known, so inputs cannot be resolved.
-    known = tuple(edge for edge in definition.edges if edge.target in {*ids, END})
+    known = tuple(edge for edge in definition.edges if edge.target in {*ids, values.END})
     return [*problems, *input_problems(Plan(replace(definition, edges=known)))]
 
 
-def _id_problems(definition: Definition) -> Iterator[str]:
+def _id_problems(definition: values.Definition) -> Iterator[str]:
     for node_id, count in Counter(node.id for node in definition.nodes).items():
         if not node_id:
             yield "a node has an empty id: give it one"
@@ -122,7 +110,7 @@ def _id_problems(definition: Definition) -> Iterator[str]:
             yield f"{count} nodes have the id {node_id!r}: give each its own"
 
 
-def _edge_problems(definition: Definition) -> Iterator[str]:
+def _edge_problems(definition: values.Definition) -> Iterator[str]:
     nodes = {node.id: node for node in definition.nodes}
     for edge in definition.edges:
         yield from _end_problems(edge, nodes)
@@ -139,34 +127,34 @@ def _edge_problems(definition: Definition) -> Iterator[str]:
             )
 
 
-def _end_problems(edge: Edge, nodes: Mapping[str, Node]) -> Iterator[str]:
-    if edge.target == START:
+def _end_problems(edge: values.Edge, nodes: Mapping[str, values.Node]) -> Iterator[str]:
+    if edge.target == values.START:
         yield f"edge {edge.name}: nothing leads to START; name the first node"
-    elif edge.target != END and edge.target not in nodes:
+    elif edge.target != values.END and edge.target not in nodes:
         yield f"edge {edge.name}: there is no node {edge.target!r}"
-    if edge.source == END:
+    if edge.source == values.END:
         yield f"edge {edge.name}: nothing follows END; name a node before it"
-    elif edge.source != START and edge.source not in nodes:
+    elif edge.source != values.START and edge.source not in nodes:
         yield f"edge {edge.name}: there is no node {edge.source!r}"
-    if (edge.source, edge.target) == (START, END):
+    if (edge.source, edge.target) == (values.START, values.END):
         yield f"edge {edge.name}: a node has to be between the two"
 
 
-def _condition_problems(edge: Edge, nodes: Mapping[str, Node]) -> Iterator[str]:
+def _condition_problems(edge: values.Edge, nodes: Mapping[str, values.Node]) -> Iterator[str]:
     if edge.is_default and edge.is_conditional:
         yield f"edge {edge.name} is a default and has a condition: it can be one of the two"
     if edge.condition is None:
         return
-    if edge.source == START:
+    if edge.source == values.START:
         for path in sorted(edge.condition.paths()):
-            if path.split(".")[0] != INPUT:
-                yield f"edge {edge.name} depends on {path!r}, which {START!r} never puts out; it has {INPUT!r}"
+            if path.split(".")[0] != values.INPUT:
+                yield f"edge {edge.name} depends on {path!r}, which 'START' never puts out; it has 'input'"
     elif edge.source in nodes:
         for why in _dead_paths(nodes[edge.source], nodes, edge.condition):
             yield f"edge {edge.name} depends on {why}"
 
 
-def _dead_paths(node: Node, nodes: Mapping[str, Node], condition: Condition) -> Iterator[str]:
+def _dead_paths(node: values.Node, nodes: Mapping[str, values.Node], condition: Condition) -> Iterator[str]:
     """Name the paths of a condition that can never exist in the outputs of a node."""
     keys = readable_keys(node, nodes)
     for path in sorted(condition.paths()):
@@ -177,7 +165,7 @@ def _dead_paths(node: Node, nodes: Mapping[str, Node], condition: Condition) -> 
             yield f"{path!r}, which is never there: {why}"
 
 
-def _fallback_problems(definition: Definition) -> Iterator[str]:
+def _fallback_problems(definition: values.Definition) -> Iterator[str]:
     nodes = {node.id: node for node in definition.nodes}
     for node in definition.nodes:
         yield from _on_error_problems(node, nodes)
@@ -197,7 +185,7 @@ def _fallback_problems(definition: Definition) -> Iterator[str]:
             )
 
 
-def _on_error_problems(node: Node, nodes: Mapping[str, Node]) -> Iterator[str]:
+def _on_error_problems(node: values.Node, nodes: Mapping[str, values.Node]) -> Iterator[str]:
     mode, fallback = node.on_error.mode, node.on_error.fallback
     if mode == "fallback" and not fallback:
         yield f"node {node.id!r} has on_error 'fallback', but names no node: give on_error=fallback('node')"
@@ -209,7 +197,7 @@ def _on_error_problems(node: Node, nodes: Mapping[str, Node]) -> Iterator[str]:
         yield f"node {node.id!r}: its fallback {fallback!r} does not exist; add that node"
 
 
-def _fallback_cycles(nodes: Mapping[str, Node]) -> Iterator[str]:
+def _fallback_cycles(nodes: Mapping[str, values.Node]) -> Iterator[str]:
     reported: set[str] = set()
     for node_id in nodes:
         chain: list[str] = []
@@ -223,22 +211,22 @@ def _fallback_cycles(nodes: Mapping[str, Node]) -> Iterator[str]:
             yield f"fallbacks form a cycle: {' -> '.join(map(repr, cycle))}; remove one of them"
 
 
-def _node_problems(definition: Definition, node: Node) -> Iterator[str]:
+def _node_problems(definition: values.Definition, node: values.Node) -> Iterator[str]:
     when = None if node.approval is None else node.approval.when
     if isinstance(when, Condition):
         # The node's own output is approved, so its fallback does not count.
-        for why in _dead_paths(replace(node, on_error=OnError()), {}, when):
+        for why in _dead_paths(replace(node, on_error=values.OnError()), {}, when):
             yield f"node {node.id!r}: its approval depends on {why}"
-    if isinstance(node.output, Handoffs):
+    if isinstance(node.output, values.Handoffs):
         yield from _router_problems(definition, node, node.output)
-    if node.output == TextOutput(INPUT):
-        yield f"node {node.id!r}: the key {INPUT!r} is reserved for the request: give it another output_key"
+    if node.output == values.TextOutput(values.INPUT):
+        yield f"node {node.id!r}: the key {values.INPUT!r} is reserved for the request: give it another output_key"
     for key in sorted(output_keys(node) or ()):
-        if _UNREADABLE.search(key) if isinstance(node.output, TextOutput) else "." in key:
+        if _UNREADABLE.search(key) if isinstance(node.output, values.TextOutput) else "." in key:
             yield f"node {node.id!r}: its output {key!r} could not be read as '{{{{node.key}}}}'; {_KEY_RULE}"
 
 
-def _router_problems(definition: Definition, node: Node, handoffs: Handoffs) -> Iterator[str]:
+def _router_problems(definition: values.Definition, node: values.Node, handoffs: values.Handoffs) -> Iterator[str]:
     ids = {each.id for each in definition.nodes}
     joined = {edge.target for edge in definition.edges if edge.source == node.id}
     for target in handoffs.targets:
@@ -252,13 +240,13 @@ def _router_problems(definition: Definition, node: Node, handoffs: Handoffs) -> 
         yield f"router {node.id!r}: its default {handoffs.default!r} is not one of its handoffs: {known}"
 
 
-def _type_problems(definition: Definition, routed_types: Iterable[tuple[str, str]]) -> Iterator[str]:
+def _type_problems(definition: values.Definition, routed_types: Iterable[tuple[str, str]]) -> Iterator[str]:
     nodes = {node.id: node for node in definition.nodes}
     for source, name in routed_types:
         if source not in nodes:
             continue
         output = nodes[source].output
-        known = [title_of(each) for each in output.types] if isinstance(output, UnionOutput) else []
+        known = [title_of(each) for each in output.types] if isinstance(output, values.UnionOutput) else []
         if not known:
             yield f"node {source!r} has no types to route by: give it union_output=[...]"
         elif name not in known:
@@ -266,7 +254,7 @@ def _type_problems(definition: Definition, routed_types: Iterable[tuple[str, str
             yield f"node {source!r} never puts out a {name!r}, so no edge can be routed by it; it has {has}"
 
 
-def _thread_problems(definition: Definition) -> Iterator[str]:
+def _thread_problems(definition: values.Definition) -> Iterator[str]:
     policy = definition.conversation
     if policy.root_id is None:
         return
@@ -278,18 +266,18 @@ def _thread_problems(definition: Definition) -> Iterator[str]:
             )
 
 
-def _reach_problems(definition: Definition) -> Iterator[str]:
+def _reach_problems(definition: values.Definition) -> Iterator[str]:
     """Name the nodes that START does not lead to, and those that do not lead to END."""
     plan = Plan(definition)
     ids = [node.id for node in definition.nodes if node.id not in plan.fallbacks]
-    started = reach([START], plan.outgoing.targets)
+    started = reach([values.START], plan.outgoing.targets)
     lost = [id_ for id_ in ids if id_ not in started]
     if lost:
         yield (
             f"nothing leads to {quoted(lost)}: each follows another of them; say where it begins, as in "
             f"from_(START).to({lost[0]!r})"
         )
-    ending = reach([END], plan.incoming.sources)
+    ending = reach([values.END], plan.incoming.sources)
     endless = [id_ for id_ in ids if id_ not in ending]
     if endless:
         yield (

@@ -15,18 +15,9 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
+from perdure import errors
 from perdure.clock import Clock, SystemClock
 from perdure.codec import DamagedPartError
-from perdure.errors import (
-    CheckpointDamagedError,
-    CheckpointNotFoundError,
-    CheckpointWriteError,
-    LeaseLostError,
-    PartDamagedError,
-    RunBusyError,
-    RunNotFoundError,
-    StaleHeadError,
-)
 from perdure.records import Commit, Lease, Manifest, NewEvents, NewRun, RunRecord
 from perdure.threads.errors import (
     ThreadConflictError,
@@ -121,9 +112,9 @@ def thread_errors(name: ThreadName) -> Generator[None]:
     """Make errors of the store name the thread instead of its run."""
     try:
         yield
-    except (CheckpointDamagedError, PartDamagedError) as error:
+    except (errors.CheckpointDamagedError, errors.PartDamagedError) as error:
         raise ThreadDamagedError(name.session_id, name.thread_id, reason=error.reason) from error
-    except CheckpointWriteError as error:
+    except errors.CheckpointWriteError as error:
         raise ThreadWriteError(name.session_id, name.thread_id, reason=error.reason) from error
 
 
@@ -162,7 +153,7 @@ class ThreadLog:
         while current is not None and current.head is not None:
             try:
                 return StoredThread(name, current, await self._header(name, current.head))
-            except CheckpointNotFoundError as error:
+            except errors.CheckpointNotFoundError as error:
                 missing = current.head
                 current = await self._store.run(name.run_id)
                 if current is not None and current.head == missing:
@@ -229,7 +220,7 @@ class ThreadLog:
                 with thread_errors(name):
                     async with self._leased(name) as lease:
                         return await self._append(lease, name, new, expected=expected, looks_behind=looks_behind)
-            except (LeaseLostError, StaleHeadError):
+            except (errors.LeaseLostError, errors.StaleHeadError):
                 # Another owner has replaced us. If the connection was lost, our write may have succeeded.
                 looks_behind = since
 
@@ -300,7 +291,7 @@ class ThreadLog:
                     try:
                         lease = await self._store.acquire(name.run_id, create=create, takeover=looks >= _LOOKS_MAX)
                         break
-                    except RunBusyError:
+                    except errors.RunBusyError:
                         await _pause(_LOOK_SECONDS)
             assert lease is not None, "a lease that is taken over is not refused"
             try:
@@ -320,10 +311,10 @@ class ThreadLog:
             try:
                 with thread_errors(new):
                     return await self._fork(parent, new, from_message)
-            except (LeaseLostError, StaleHeadError):
+            except (errors.LeaseLostError, errors.StaleHeadError):
                 # Another owner has replaced us. Start again from the present state.
                 continue
-            except RunNotFoundError as error:
+            except errors.RunNotFoundError as error:
                 raise ThreadNotFoundError(parent.session_id, parent.thread_id) from error
 
     async def _fork(self, parent: ThreadName, new: ThreadName, from_message: str | int | None) -> Thread:
@@ -364,7 +355,7 @@ class ThreadLog:
         try:
             # Only the owner of the parent's lease knows that nobody is deleting it.
             await self._store.record(parent_lease, head=parent.record.head, records=(), durable=False)
-        except (LeaseLostError, StaleHeadError):
+        except (errors.LeaseLostError, errors.StaleHeadError):
             await self._store.remove(new.run_id, takeover=True)
             raise
         found = await self.find(new)
@@ -381,7 +372,7 @@ class ThreadLog:
                     if forks:
                         raise ThreadInUseError(name.session_id, name.thread_id, forks=forks)
                     return await self._store.remove(name.run_id, takeover=True)
-            except RunNotFoundError:
+            except errors.RunNotFoundError:
                 return False
 
 

@@ -37,17 +37,9 @@ from perdure.agent_workflows.conductor.state import (
     make_result,
     seconds_since,
 )
-from perdure.agent_workflows.definition.values import ERROR, INPUT, RESULT, START, Edge, EdgeContext, TextOutput
+from perdure.agent_workflows.definition import values
 from perdure.agent_workflows.errors import AgentWorkflowError, IterationLimitError, MissingInputError
 from perdure.agent_workflows.inputs import KnownValues, task_text
-from perdure.agent_workflows.messages import (
-    AgentWorkflowEvent,
-    AgentWorkflowResult,
-    Continue,
-    NodeOutput,
-    NodeResult,
-    NodeTask,
-)
 from perdure.agent_workflows.validation import CONDUCTOR
 
 if TYPE_CHECKING:
@@ -55,7 +47,9 @@ if TYPE_CHECKING:
     from perdure.agent_workflows.conductor.scheduling import Move, Outcome
     from perdure.agent_workflows.plan import EdgeKey, Plan
 
-Context: TypeAlias = WorkflowContext[NodeTask | Continue, AgentWorkflowResult | AgentResponse | str]
+Context: TypeAlias = WorkflowContext[
+    messages.NodeTask | messages.Continue, messages.AgentWorkflowResult | AgentResponse | str
+]
 OutputForm: TypeAlias = Literal["result", "text", "response"]
 """The form of a conductor's output."""
 RESULT_PROPERTY: Final = "agent_workflow_result"
@@ -104,7 +98,7 @@ class Conductor(Executor):
         await _Execution(self, ctx).begin(given if isinstance(given, str | dict) else _request_in(given))
 
     @handler
-    async def on_node_completed(self, result: NodeResult, ctx: Context) -> None:
+    async def on_node_completed(self, result: messages.NodeResult, ctx: Context) -> None:
         """Record the output of a node and start the nodes that can run now."""
         await _Execution(self, ctx).on_node_completed(result)
 
@@ -115,11 +109,11 @@ class Conductor(Executor):
         await _Execution(self, ctx).on_node_failed(failed.executor_id, error)
 
     @handler
-    async def on_continue(self, _: Continue, ctx: Context) -> None:
+    async def on_continue(self, _: messages.Continue, ctx: Context) -> None:
         """Do what may fail: all before it is committed by now."""
         await _Execution(self, ctx).on_continue()
 
-    async def yield_result(self, result: AgentWorkflowResult, ctx: Context) -> None:
+    async def yield_result(self, result: messages.AgentWorkflowResult, ctx: Context) -> None:
         """Yield the result of an execution that has ended."""
         answer = (result.final_answer if result.success else result.error) or ""
         match self._gives:
@@ -191,9 +185,11 @@ class _Execution:
         name, sizes = self._conductor.workflow_name, (len(plan.definition.nodes), len(plan.layers))
         await self._emit(messages.WorkflowStartedEvent(name, record.execution_id, *sizes, version))
         await self._threads.begin()
-        await self._apply(scheduling.begin(plan, await self._find_holding(START, {INPUT: request}, request)))
+        await self._apply(
+            scheduling.begin(plan, await self._find_holding(values.START, {values.INPUT: request}, request))
+        )
 
-    async def on_node_completed(self, result: NodeResult) -> None:
+    async def on_node_completed(self, result: messages.NodeResult) -> None:
         """Record a node's output and start the nodes that can run now."""
         task = self._state.active.get(result.node_id)
         if task is None or task.visit != result.visit:
@@ -206,10 +202,10 @@ class _Execution:
         # A node that a fallback replaces has failed all the same.
         self._state.forget_failures(task.node_id, None if task.actor == task.node_id else task.actor)
         outputs, form = dict(result.outputs), self._plan.nodes[task.node_id].output
-        if task.actor != task.node_id and isinstance(form, TextOutput):
+        if task.actor != task.node_id and isinstance(form, values.TextOutput):
             # The text of a fallback is also under the key that the node would have.
             outputs[form.key] = result.text
-        return await self._apply(await self._finish_task(task, "completed", NodeOutput(outputs, result.text)))
+        return await self._apply(await self._finish_task(task, "completed", messages.NodeOutput(outputs, result.text)))
 
     async def on_node_failed(self, actor: str, error: str) -> None:
         """Apply the error mode of a failed node."""
@@ -318,12 +314,12 @@ class _Execution:
         """Let the next superstep raise the error: by then this call is committed."""
         if not self._state.record.is_called:
             self._state.update(is_called=True)
-            await self._ctx.send_message(Continue(), target_id=CONDUCTOR)
+            await self._ctx.send_message(messages.Continue(), target_id=CONDUCTOR)
 
     def _known_values(self, node_id: str) -> KnownValues:
         state = self._state
         progress = state.progress
-        before = set(self._plan.forward_to.sources(node_id)) - {START}
+        before = set(self._plan.forward_to.sources(node_id)) - {values.START}
         taken = {source for source in before if progress.decision(source, node_id) in {"taken", "spent"}}
         followed = (source for source, target in progress.followed if target == node_id)
         return KnownValues(
@@ -364,7 +360,7 @@ class _Execution:
         self._state.active.set(task.actor, task)
         self._state.visits.set(task.actor, task.visit + 1)
         await self._report_start(task, record.text)
-        message = NodeTask(task.actor, task.visit, record.text, error=task.error, past=past)
+        message = messages.NodeTask(task.actor, task.visit, record.text, error=task.error, past=past)
         await self._ctx.send_message(message, target_id=task.actor)
 
     async def _send_same_task(self, task: ActiveTask) -> None:
@@ -387,7 +383,7 @@ class _Execution:
             assert denied is not None, "another failure with this mode is tried again"
             return await self._halt(task, denied)
         if on_error.mode == "isolate":
-            return await self._finish_task(task, "isolated", NodeOutput({ERROR: error}))
+            return await self._finish_task(task, "isolated", messages.NodeOutput({values.ERROR: error}))
         if on_error.mode == "fallback" and self._state.progress.halted is None:
             assert on_error.fallback is not None, "validation requires it"
             await self._release(task.actor)
@@ -409,7 +405,7 @@ class _Execution:
                 return
 
     async def _finish_task(
-        self, task: ActiveTask, outcome: Outcome, output: NodeOutput | None, *, denied: str | None = None
+        self, task: ActiveTask, outcome: Outcome, output: messages.NodeOutput | None, *, denied: str | None = None
     ) -> Move:
         """Record the output of a node and decide its edges."""
         node_id = task.node_id
@@ -515,7 +511,7 @@ class _Execution:
         """Return the pass that nodes are in; of several, the latest."""
         return max(self._state.progress.iteration(self._plan.loop_of(node_id)) for node_id in node_ids)
 
-    async def _emit(self, data: AgentWorkflowEvent) -> None:
+    async def _emit(self, data: messages.AgentWorkflowEvent) -> None:
         await self._ctx.add_event(WorkflowEvent(data.type, data))
 
     async def _diagnose(
@@ -560,24 +556,24 @@ class _Execution:
                 )
 
 
-def _without(output: NodeOutput | None, keys: Collection[str]) -> dict[str, Any] | None:
+def _without(output: messages.NodeOutput | None, keys: Collection[str]) -> dict[str, Any] | None:
     """Return the outputs without some keys, also inside the whole value."""
     if output is None:
         return None
     kept = {key: value for key, value in output.outputs.items() if key not in keys}
-    if isinstance(whole := kept.get(RESULT), Mapping):
+    if isinstance(whole := kept.get(values.RESULT), Mapping):
         inside = cast("Mapping[str, Any]", whole)
-        kept[RESULT] = {key: value for key, value in inside.items() if key not in keys}
+        kept[values.RESULT] = {key: value for key, value in inside.items() if key not in keys}
     return kept
 
 
-async def _holds(edge: Edge, outputs: Mapping[str, Any], request: Any) -> bool:
+async def _holds(edge: values.Edge, outputs: Mapping[str, Any], request: Any) -> bool:
     if edge.condition is not None and not edge.condition.holds(outputs):
         return False
     if edge.predicate is None:
         return True
     # A user's function might change its argument, so it gets a copy.
-    context = EdgeContext(edge.source, edge.target, copy.deepcopy(dict(outputs)), copy.deepcopy(request))
+    context = values.EdgeContext(edge.source, edge.target, copy.deepcopy(dict(outputs)), copy.deepcopy(request))
     try:
         answer = edge.predicate(context)
         return bool(await answer if inspect.isawaitable(answer) else answer)

@@ -44,23 +44,8 @@ from perdure import (
     ToolException,
     ToolExecutionException,
 )
+from perdure.agent_workflows.definition import values
 from perdure.agent_workflows.definition.conditions import And, Condition, condition_of, tag_of
-from perdure.agent_workflows.definition.values import (
-    OUTPUT_TYPES,
-    AgentConfig,
-    Conversation,
-    Definition,
-    Duration,
-    Edge,
-    Iterations,
-    Name,
-    Node,
-    Predicate,
-    StructuredOutput,
-    When,
-    all_of,
-    predicate_parts,
-)
 from perdure.agent_workflows.errors import (
     AgentWorkflowBuildError,
     AgentWorkflowError,
@@ -90,7 +75,7 @@ class MixedForm(TypedDict):
     """Functions and conditions that must all hold."""
 
     type: Literal["and"]
-    conditions: Annotated[list[When], Field(min_length=1)]
+    conditions: Annotated[list[values.When], Field(min_length=1)]
 
 
 def _is_mixed(value: Any) -> bool:
@@ -99,10 +84,10 @@ def _is_mixed(value: Any) -> bool:
 
 
 _Names: TypeAlias = Annotated[
-    Annotated[list[Name], Field(min_length=1)],
+    Annotated[list[values.Name], Field(min_length=1)],
     BeforeValidator(
         lambda value: [value] if isinstance(value, str) else value,
-        json_schema_input_type=Name | Annotated[list[Name], Field(min_length=1)],
+        json_schema_input_type=values.Name | Annotated[list[values.Name], Field(min_length=1)],
     ),
 ]
 
@@ -119,7 +104,7 @@ class EdgeForm(BaseModel):
     """Nodes, or END."""
     when: (
         Annotated[
-            Annotated[MixedForm, Tag("mixed")] | Annotated[When, Tag("one")],
+            Annotated[MixedForm, Tag("mixed")] | Annotated[values.When, Tag("one")],
             Discriminator(lambda value: "mixed" if _is_mixed(value) else "one"),
         ]
         | None
@@ -133,25 +118,27 @@ class EdgeForm(BaseModel):
             raise ValueError("it has `when` and is the default; a default edge is taken if no other edge was")
         return self
 
-    def edges(self) -> Iterator[Edge]:
+    def edges(self) -> Iterator[values.Edge]:
         """Return the edges."""
         asked: list[Any] = self.when["conditions"] if isinstance(self.when, dict) else [self.when]
         conditions = [each for each in asked if isinstance(each, Condition)]
-        functions: list[Predicate] = [each for each in asked if each is not None and not isinstance(each, Condition)]
+        functions: list[values.Predicate] = [
+            each for each in asked if each is not None and not isinstance(each, Condition)
+        ]
         condition = And(*conditions) if len(conditions) > 1 else next(iter(conditions), None)
         for source in self.sources:
             for target in self.to:
-                yield Edge(source, target, condition, all_of(*functions), self.default)
+                yield values.Edge(source, target, condition, values.all_of(*functions), self.default)
 
 
 @with_config(_FORM)
 class SettingsForm(TypedDict, total=False):
     """Settings of the whole workflow."""
 
-    timeout: Duration
+    timeout: values.Duration
     """Seconds for an execution."""
-    iterations: Iterations
-    conversation: Conversation
+    iterations: values.Iterations
+    conversation: values.Conversation
 
 
 class Document(BaseModel):
@@ -160,21 +147,21 @@ class Document(BaseModel):
     model_config = _FORM | ConfigDict(title="Agent workflow")
     json_schema: str = Field(default="", alias="$schema")
     """The schema of this file, for editors."""
-    name: Name | None = None
+    name: values.Name | None = None
     """The name of the workflow."""
     description: StrictStr | None = None
     """The purpose of the workflow."""
     version: StrictStr | None = None
     """The version of the workflow, in words of its author."""
-    agents: Annotated[dict[Name, Node], Field(min_length=1)]
+    agents: Annotated[dict[values.Name, values.Node], Field(min_length=1)]
     """The nodes by id."""
     edges: list[EdgeForm] = Field(default_factory=list[EdgeForm])
     """The edges."""
     settings: SettingsForm = Field(default_factory=SettingsForm)
 
-    def definition(self) -> Definition:
+    def definition(self) -> values.Definition:
         """Return the definition."""
-        return Definition(
+        return values.Definition(
             name=self.name,
             description=self.description,
             version=self.version,
@@ -228,10 +215,10 @@ _NONE: Final[dict[str, Any]] = {}
 def definition_of(
     config: Any,
     *,
-    agents: Mapping[str, SupportsAgentRun | AgentConfig] = _NONE,
+    agents: Mapping[str, SupportsAgentRun | values.AgentConfig] = _NONE,
     types: Mapping[str, type[Any]] = _NONE,
     predicates: Mapping[str, Callable[..., Any] | Condition] = _NONE,
-) -> Definition:
+) -> values.Definition:
     """Read a definition from JSON, with what JSON cannot hold given again.
 
     `agents` are by node. `types` replace JSON schemas and name errors, by path (`agents.draft.output.schema`) or name.
@@ -310,7 +297,7 @@ class _Reader:
         entry = dict(cast("Mapping[str, Any]", value))
         if "prebuilt" in entry:
             self._report(place, f"it is an agent, which JSON can't hold; give it as agents[{place[1]!r}]")
-            return AgentConfig()
+            return values.AgentConfig()
         if lost := entry.pop("options_left_out", None):
             self._report(
                 (*place, "options_left_out"),
@@ -369,7 +356,7 @@ class Exported:
     left_out: tuple[str, ...]
 
 
-def to_config(definition: Definition) -> Exported:
+def to_config(definition: values.Definition) -> Exported:
     """Write a definition as JSON, without values that are the defaults.
 
     Raises AgentWorkflowBuildError if an output has no JSON schema.
@@ -412,9 +399,9 @@ class _Writer:
                 return [self.write(each, f"{path}[{place}]") for place, each in enumerate(elements)]
             case Condition() if _is_readable(value):
                 return value.to_dict()
-            case AgentConfig():
+            case values.AgentConfig():
                 return self._agent_config(value, path)
-            case StructuredOutput():
+            case values.StructuredOutput():
                 mode = {} if value.mode == "native" else {"mode": value.mode}
                 return {"type": "structured", "schema": self.write(value.type, f"{path}.schema"), **mode}
             case Retry() if isinstance(value.on, type) and value.on is not Exception:
@@ -425,22 +412,22 @@ class _Writer:
                 return self._schema(value, path)
             case _ if hasattr(value, "__dataclass_fields__") and not isinstance(value, Condition):
                 written = {name: self.write(each, f"{path}.{name}") for name, each in _changes(value).items()}
-                tag = OUTPUT_TYPES.get(cast("type[Any]", type(value)))
+                tag = values.OUTPUT_TYPES.get(cast("type[Any]", type(value)))
                 return written if tag is None else {"type": tag, **written}
             case _:
                 return self._function(value, path)
 
-    def node(self, node: Node, path: str) -> dict[str, Any]:
+    def node(self, node: values.Node, path: str) -> dict[str, Any]:
         """Write a node without its id."""
-        is_data = isinstance(node.agent, AgentConfig)
+        is_data = isinstance(node.agent, values.AgentConfig)
         agent = self.write(node.agent, f"{path}.agent") if is_data else self._prebuilt(node, path)
         changes = {name: value for name, value in _changes(node).items() if name not in {"id", "agent"}}
         return {"agent": agent, **{name: self.write(value, f"{path}.{name}") for name, value in changes.items()}}
 
-    def edge(self, edge: Edge, path: str) -> dict[str, Any]:
+    def edge(self, edge: values.Edge, path: str) -> dict[str, Any]:
         """Write an edge: its condition, its function, or an `and` of both."""
         written: dict[str, Any] = {"from": [edge.source], "to": [edge.target]}
-        condition, functions = edge.condition, predicate_parts(edge.predicate)
+        condition, functions = edge.condition, values.predicate_parts(edge.predicate)
         asked: list[object] = [] if condition is None else [condition]
         if functions and isinstance(condition, And) and len(condition.conditions) > 1 and _is_readable(condition):
             asked = [*condition.conditions]
@@ -451,7 +438,7 @@ class _Writer:
             written["when"] = self.write(asked[0], f"{path}.when")
         return {**written, "default": True} if edge.is_default else written
 
-    def _prebuilt(self, node: Node, path: str) -> dict[str, Any]:
+    def _prebuilt(self, node: values.Node, path: str) -> dict[str, Any]:
         self._leave_out(f"{path}.agent", f"the agent itself; give it again as agents[{node.id!r}]")
         described = {
             "name": getattr(node.agent, "name", None),
@@ -460,7 +447,7 @@ class _Writer:
         }
         return {"prebuilt": True, **{name: value for name, value in described.items() if isinstance(value, str)}}
 
-    def _agent_config(self, config: AgentConfig, path: str) -> dict[str, Any]:
+    def _agent_config(self, config: values.AgentConfig, path: str) -> dict[str, Any]:
         for place, tool in enumerate(config.tools):
             self._leave_out(f"{path}.tools[{place}]", f"the tool {tool!r} itself; give the builder one of this name")
         lost = [name for name, value in config.options.items() if not _is_json(value)]
@@ -504,13 +491,13 @@ def _get(value: Any, key: str) -> Any:
     return cast("Mapping[str, Any]", value).get(key) if isinstance(value, Mapping) else None
 
 
-def _functions(definition: Definition) -> Iterator[object]:
+def _functions(definition: values.Definition) -> Iterator[object]:
     for node in definition.nodes:
         if node.retry is not None:
             yield from (node.retry.backoff, node.retry.on)
         if node.approval is not None:
             yield node.approval.when
-    yield from (part for edge in definition.edges for part in predicate_parts(edge.predicate))
+    yield from (part for edge in definition.edges for part in values.predicate_parts(edge.predicate))
 
 
 def _unique_names(functions: Iterable[object]) -> Mapping[int, str]:

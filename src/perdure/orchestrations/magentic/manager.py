@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar, cast
 from typing_extensions import Unpack
 
 from perdure import AgentInvalidResponseException, AgentResponse, Message, SupportsAgentRun, return_requests
-from perdure.orchestrations.magentic.prompts import (
-    CORRECTION,
-    FACTS_PROMPT,
-    FACTS_UPDATE_PROMPT,
-    FINAL_PROMPT,
-    FULL_PROMPT,
-    PLAN_PROMPT,
-    PLAN_UPDATE_PROMPT,
-    PROGRESS_PROMPT,
-)
+from perdure.orchestrations.magentic import prompts
 from perdure.orchestrations.magentic.types import (
     MAGENTIC_MANAGER_NAME,
     MagenticContext,
@@ -71,7 +62,7 @@ async def ask_until_valid(
             error = reason
         if isinstance(answer, Message) and answer.text.strip():
             corrections.append(answer)
-        corrections.append(Message("user", [CORRECTION.format(error=error)]))
+        corrections.append(Message("user", [prompts.CORRECTION.format(error=error)]))
     raise MagenticAnswerError(
         f"the manager gave no valid {what} in {max(1, attempts)} attempts; about the last one: {error}. Its answers "
         "are recorded: resume with run(run_id=...) and a larger progress_ledger_retry_count to ask again; or change "
@@ -223,7 +214,7 @@ class MagenticManagerBase(ABC):
     """
 
     progress_ledger_retry_count: int = ATTEMPTS
-    task_ledger_full_prompt: str = FULL_PROMPT
+    task_ledger_full_prompt: str = prompts.FULL_PROMPT
     _initial_state: dict[str, Any] | None = None
 
     def __init__(
@@ -272,12 +263,12 @@ class StandardMagenticManager(MagenticManagerBase):
 
     MANAGER_NAME: ClassVar[str] = "StandardMagenticManager"
 
-    task_ledger_facts_prompt: str = FACTS_PROMPT
-    task_ledger_plan_prompt: str = PLAN_PROMPT
-    task_ledger_facts_update_prompt: str = FACTS_UPDATE_PROMPT
-    task_ledger_plan_update_prompt: str = PLAN_UPDATE_PROMPT
-    progress_ledger_prompt: str = PROGRESS_PROMPT
-    final_answer_prompt: str = FINAL_PROMPT
+    task_ledger_facts_prompt: str = prompts.FACTS_PROMPT
+    task_ledger_plan_prompt: str = prompts.PLAN_PROMPT
+    task_ledger_facts_update_prompt: str = prompts.FACTS_UPDATE_PROMPT
+    task_ledger_plan_update_prompt: str = prompts.PLAN_UPDATE_PROMPT
+    progress_ledger_prompt: str = prompts.PROGRESS_PROMPT
+    final_answer_prompt: str = prompts.FINAL_PROMPT
 
     def __init__(
         self,
