@@ -279,7 +279,8 @@ class BudgetExceededError(WorkflowRunnerException):
         self.limit = limit
         super().__init__(
             f"run {run_id!r} has spent {spent:g} of {limit:g} {name}; raise its budget with "
-            f"run(run_id={run_id!r}, budget={{{name!r}: ...}})"
+            f"run(run_id={run_id!r}, budget={{{name!r}: ...}}), or on a host with "
+            f"host.recover({run_id!r}, budget={{{name!r}: ...}})"
         )
 
 

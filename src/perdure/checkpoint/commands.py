@@ -1,4 +1,4 @@
-"""Commands of a run's inbox: answers, messages and cancellation. Answers are checked and converted.
+"""Commands of a run's inbox: answers, messages, cancellation and budgets. Answers are checked and converted.
 
 pydantic describes and converts, jsonschema checks. Both are imported on first use. The schema and the conversion agree:
 an answer that fits the schema is converted, and one that does not fit is refused.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import sys
 import types
 import typing
@@ -68,7 +69,15 @@ class CancelCommand:
     by: str
 
 
-AnyCommand: TypeAlias = AnswerCommand | MessageCommand | CancelCommand
+@value_class
+class BudgetCommand:
+    """New limits of the run, by resource. The budget of other resources stays."""
+
+    command_id: str
+    budget: Mapping[str, float]
+
+
+AnyCommand: TypeAlias = AnswerCommand | MessageCommand | CancelCommand | BudgetCommand
 
 
 def answer_id(request_id: str) -> str:
@@ -99,6 +108,22 @@ def message_command(
 def cancel_command(*, reason: str | None, at: str, by: str) -> Command:
     """Encode a cancellation."""
     return _command(CANCEL_ID, "cancel", document({"reason": reason, "at": at, "by": by}), None)
+
+
+def budget_command(command_id: str, budget: Mapping[str, float], *, at: str, by: str) -> Command:
+    """Encode new limits. Raises TypeError, ValueError."""
+    tree = {"budget": check_budget(budget), "at": at, "by": by}
+    return _command(f"budget/{command_id}", "budget", document(tree), None)
+
+
+def check_budget(budget: Mapping[str, float]) -> dict[str, float]:
+    """Return the budget if every amount is valid. Raises TypeError, ValueError."""
+    for name, amount in budget.items():
+        if isinstance(amount, bool) or not isinstance(amount, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise TypeError(f"the budget of {name!r} must be a number, not {amount!r}")
+        if not math.isfinite(amount) or amount < 0:
+            raise ValueError(f"the budget of {name!r} must be finite and not negative, not {amount!r}")
+    return dict(budget)
 
 
 def _command(command_id: str, kind: str, encoded: Encoded, expects: tuple[str, str] | None) -> Command:
@@ -149,6 +174,8 @@ def _read(command: Command, tree: dict[str, Any], blobs: Mapping[str, bytes], ch
             return MessageCommand(command.id, tree["target"], value, at, by)
         case "cancel":
             return CancelCommand(command.id, tree["reason"], at, by)
+        case "budget":
+            return BudgetCommand(command.id, check_budget(tree["budget"]))
         case kind:
             raise DamagedPartError(f"unknown kind of command: {kind!r}")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.checkpoint import (
     AnswerCommand,
     AnyCommand,
+    BudgetCommand,
     CancelCommand,
     MessageCommand,
     answer_id,
@@ -170,6 +171,10 @@ class Inbox:
                     return applied.then(snapshot, consumed=command_id)
                 cancelled = Cancelled(command.at, command.by, command.reason)
                 return self._cancel(applied, cancelled, consumed=command_id)
+            case BudgetCommand():
+                limits = applied.snapshot.limits
+                limits = replace(limits, budget={**limits.budget, **command.budget})
+                return applied.then(replace(applied.snapshot, limits=limits), consumed=command.command_id)
 
     def _apply_answer(self, applied: Applied, command: AnswerCommand) -> Applied:
         snapshot, values = applied.snapshot, self.values

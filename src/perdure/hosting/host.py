@@ -6,10 +6,12 @@ import asyncio
 import logging
 import signal
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from typing_extensions import Unpack
 
+from perdure.checkpoint import check_budget
 from perdure.clock import moment_of, now
 from perdure.engine import Call, InvocationKwargs, fork, input_digest, lock_run, resolve_kwargs, storable_kwargs
 from perdure.errors import LeaseLostError, RunBusyError, RunExistsError, StaleHeadError, WorkflowCheckpointException
@@ -28,7 +30,7 @@ from perdure.storage import (
     open_storage,
     tags_text,
 )
-from perdure.workflows import Edit, Workflow, apply_edit, check_budget
+from perdure.workflows import Edit, Workflow, apply_edit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -282,8 +284,17 @@ class Host:
             await end_halt(self._store, run_id)
         await self._scheduler.cancel(run_id)
 
-    async def fork(self, run_id: str, checkpoint_id: str | None = None, *, edit: Edit | None = None) -> HostedRun:
+    async def fork(
+        self,
+        run_id: str,
+        checkpoint_id: str | None = None,
+        *,
+        edit: Edit | None = None,
+        budget: Mapping[str, float] | None = None,
+    ) -> HostedRun:
         """Start a new run at a checkpoint of a run, its newest by default. The source is not changed.
+
+        Resources that `budget` does not name keep the budget that they have in the checkpoint.
 
         Raises RunNotFoundError, CheckpointNotFoundError, UnknownWorkflowError.
         """
@@ -296,9 +307,12 @@ class Host:
                 f"checkpoint {chosen!r} belongs to run {manifest.run_id!r}, not to {run_id!r}; fork that run"
             )
         workflow = self._catalog.build(record.workflow_name)
-        binding = workflow.blueprint.bound(self.storage)
+        binding, raised = workflow.blueprint.bound(self.storage), check_budget(budget or {})
 
         def change(snapshot: Snapshot) -> Snapshot:
+            limits = snapshot.limits
+            if raised:
+                snapshot = replace(snapshot, limits=replace(limits, budget={**limits.budget, **raised}))
             return apply_edit(snapshot, edit or Edit(), workflow.graph, binding.values)
 
         # The edit commits a checkpoint, so that the fork has its own at once.
@@ -317,15 +331,21 @@ class Host:
             await self._store.collect()
         return is_removed
 
-    async def recover(self, run_id: str | None = None) -> list[str]:
+    async def recover(self, run_id: str | None = None, *, budget: Mapping[str, float] | None = None) -> list[str]:
         """Continue a failed, quarantined or cancelled run; without `run_id`, look now for all runs that can continue.
+
+        A new `budget` is durable before the run can continue; resources that it does not name keep theirs.
 
         Returns the ids of the runs that continue, here or on another host. Raises RunNotFoundError, RunExportedError.
         """
         if run_id is None:
+            if budget is not None:
+                raise ValueError("a budget belongs to one run: give its run_id")
             found = await self._store.due(at=now(self._clock), workflow_names=self._catalog.names, limit=_EVERY)
             recovered = [due.record.run_id for due in found]
         else:
+            if budget is not None:
+                await self.storage.set_budget(run_id, budget)
             recovered = [run_id] if await self._reopen(run_id) else []
         for each in recovered:
             await self._scheduler.wake(each)

@@ -147,9 +147,11 @@ class HostedRun:
         """Stop the run. It ends in a checkpoint from which `host.recover` continues."""
         await self._host.cancel(self.run_id, reason, by=by)
 
-    async def fork(self, checkpoint_id: str | None = None, *, edit: Edit | None = None) -> HostedRun:
+    async def fork(
+        self, checkpoint_id: str | None = None, *, edit: Edit | None = None, budget: Mapping[str, float] | None = None
+    ) -> HostedRun:
         """Start a new run at a checkpoint of this one, its newest by default."""
-        return await self._host.fork(self.run_id, checkpoint_id, edit=edit)
+        return await self._host.fork(self.run_id, checkpoint_id, edit=edit, budget=budget)
 
     async def checkpoints(self) -> list[WorkflowCheckpoint]:
         """List the checkpoints of the run in commit order."""

@@ -11,6 +11,7 @@ from perdure.checkpoint import (
     AnswerCommand,
     Reader,
     answer_command,
+    budget_command,
     cancel_command,
     check_against,
     header_of,
@@ -359,6 +360,16 @@ class RequestQueue:
         if is_idle and not await self.store.inbox(run_id):
             return
         await self.store.post(run_id, cancel_command(reason=reason, at=self._now(), by=by or str(this_process())))
+
+    async def set_budget(self, run_id: str, budget: Mapping[str, float], *, by: str | None = None) -> None:
+        """Change the budget of a run, from any process: `{"total_tokens": 5000}`. Other resources keep theirs.
+
+        It is durable when this returns, and applies from the next superstep on. Call `recover` with it for a run that
+        has failed. Raises RunNotFoundError, TypeError, ValueError.
+        """
+        await self.store.post(
+            run_id, budget_command(self.clock.new_id(), budget, at=self._now(), by=by or str(this_process()))
+        )
 
     def _now(self) -> str:
         return now(self.clock)

@@ -218,13 +218,17 @@ class StoreStorage(RequestQueue):
         """Return the state of a run. Raises RunNotFoundError."""
         return RunInfo.of(await self._record(run_id))
 
-    async def recover(self, run_id: str) -> bool:
+    async def recover(self, run_id: str, *, budget: Mapping[str, float] | None = None) -> bool:
         """Let a failed or quarantined run continue. Any host that serves its workflow then advances it.
+
+        A new `budget` is durable before the run can continue; resources that it does not name keep theirs.
 
         Return False if the run has neither failed nor been quarantined. To end a cancellation the program is needed:
         use `host.recover`. Raises RunNotFoundError, RunExportedError, and RunError for a cancelled run.
         """
         record = await self._record(run_id)
+        if budget is not None and record.run_status not in {"cancelled", "exported"}:
+            await self.set_budget(run_id, budget)
         if record.halt is not None:
             # A lease ends the halt.
             await self.store.release(await self.store.acquire(run_id))

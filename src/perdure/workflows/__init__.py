@@ -6,7 +6,7 @@ from perdure.workflows.as_agent.translation import REQUEST_INFO_FUNCTION_NAME, R
 from perdure.workflows.builder import WorkflowBuilder
 from perdure.workflows.run import Edit, Run, apply_edit, run_sync
 from perdure.workflows.sub import SubWorkflowRequestMessage, SubWorkflowResponseMessage, WorkflowExecutor
-from perdure.workflows.workflow import Workflow, WorkflowRunOptions, WorkflowRunResult, check_budget
+from perdure.workflows.workflow import Workflow, WorkflowRunOptions, WorkflowRunResult
 
 __all__ = [
     "REQUEST_INFO_FUNCTION_NAME",
@@ -24,7 +24,6 @@ __all__ = [
     "WorkflowRunResult",
     "answered_ids",
     "apply_edit",
-    "check_budget",
     "run_sync",
     "to_plain",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import weakref
 from asyncio import CancelledError
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 
 from typing_extensions import TypedDict, Unpack
 
+from perdure.checkpoint import check_budget
 from perdure.clock import Clock, SystemClock, is_same_time, moment_of
 from perdure.engine import (
     ABSENT,
@@ -583,13 +583,3 @@ def _normalize_tools(tools: Any) -> list[Any] | None:
     from perdure.agents import normalize_tools  # noqa: PLC0415 - workflows without agents don't import them
 
     return normalize_tools(tools)
-
-
-def check_budget(budget: Mapping[str, float]) -> dict[str, float]:
-    """Return the budget if every amount is valid. Raises TypeError, ValueError."""
-    for name, amount in budget.items():
-        if isinstance(amount, bool) or not isinstance(amount, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise TypeError(f"the budget of {name!r} must be a number, not {amount!r}")
-        if not math.isfinite(amount) or amount < 0:
-            raise ValueError(f"the budget of {name!r} must be finite and not negative, not {amount!r}")
-    return dict(budget)
