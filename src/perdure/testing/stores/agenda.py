@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
@@ -18,10 +18,8 @@ from perdure.testing.stores.base import (
     StoreSuite,
     command,
     events,
-    finished,
     halted,
     keeps,
-    new_run,
     watcher,
     watching,
 )
@@ -141,28 +139,63 @@ class WatchConformance(StoreSuite):
 
 _BEFORE, _NOW, _AFTER = (f"2024-05-01T10:00:0{second}+00:00" for second in range(3))
 
+Step: TypeAlias = "Callable[[RunDriver], Awaitable[object]]"
+
+
+def _at(status: HeadStatus, wake_at: str | None = None) -> Step:
+    return lambda run: run.commit(status=status, wake_at=wake_at, consumed=("a",))
+
+
+def _post(name: str) -> Step:
+    return lambda run: run.post(command(name))
+
+
+def _halt(kind: HaltKind | None = None) -> Step:
+    return lambda run: run.release(halt=kind and halted(kind))
+
+
+_LEASE: Step = lambda run: run.reacquire()  # noqa: E731
+_FREE = _halt()
+
+_SITUATIONS: Mapping[str, tuple[Sequence[Step], str | None, str | None]] = {
+    "without work": ([_at("idle"), _FREE], None, None),
+    "with work": ([_at("running"), _FREE], "", None),
+    "waiting": ([_at("waiting"), _FREE], None, None),
+    "sleeping": ([_at("sleeping"), _FREE], None, None),
+    "with a deadline": ([_at("waiting", _NOW), _FREE], _NOW, _NOW),
+    "with a timer": ([_at("sleeping", _AFTER), _FREE], _AFTER, _AFTER),
+    "waiting, with a command": ([_at("waiting"), _FREE, _post("a")], "", None),
+    "sleeping, with a command": ([_at("sleeping", _AFTER), _FREE, _post("a")], "", _AFTER),
+    "idle, with a command": ([_at("idle"), _FREE, _post("a")], "", None),
+    "with one more command": ([_at("running"), _post("a"), _post("b"), _at("idle"), _FREE], "", None),
+    "whose command was consumed": ([_at("running"), _post("a"), _at("idle"), _FREE], None, None),
+    "cancelled": ([_at("cancelled", _BEFORE), _FREE, _post("a")], None, None),
+    "cancelled, and continued": ([_at("cancelled", _BEFORE), _at("waiting"), _post("b"), _FREE], "", None),
+    "failed": ([_at("running", _NOW), _post("a"), _halt("failed")], None, None),
+    "parked": ([_at("running", _NOW), _post("a"), _halt("parked")], None, None),
+    "exported": ([_at("running", _NOW), _post("a"), _halt("exported")], None, None),
+    "failed, and leased again": ([_at("running"), _halt("failed"), _LEASE, _FREE], "", None),
+    "with an owner": ([_at("sleeping", _BEFORE), _post("a")], None, _BEFORE),
+    "with an owner that advanced it": ([_at("running"), _FREE, _LEASE, _at("running")], None, None),
+    "with a later timer": ([_at("sleeping", _NOW), _at("sleeping", _AFTER), _FREE], _AFTER, _AFTER),
+    "rewound": ([_at("sleeping", _NOW), _at("idle"), lambda run: run.rewind("r@0"), _FREE], _NOW, _NOW),
+    "that never began": ([_FREE], None, None),
+    "deleted": ([_at("running", _NOW), _FREE, _post("a"), lambda run: run.store.delete("r@0")], None, None),
+    "forked, and leased": ([_at("idle"), _FREE, lambda run: run.another("f", parent="r@0")], None, None),
+}
+"""By situation of a run: the steps to it, the time from which the run is due, and its next wake-up."""
+
 
 async def _idle_run(
-    store: HostStore,
-    clock: ManualClock,
-    name: str,
-    *,
-    workflow_name: str = "flow",
-    status: HeadStatus = "running",
-    wake_at: str | None = None,
+    store: HostStore, clock: ManualClock, name: str, *steps: Step, workflow_name: str = "flow"
 ) -> RunDriver:
-    """Make a run without an owner that has waited longer than the runs made after it."""
+    """Make a run without an owner that has waited longer than the runs made after it. By default it has work."""
     run = await RunDriver.start(store, clock, name, workflow_name=workflow_name)
-    await run.commit(status=status, wake_at=wake_at)
+    for step in steps or (_at("running"),):
+        await step(run)
     await run.release()
     clock.advance(timedelta(seconds=1))
     return run
-
-
-async def _advance(run: RunDriver, status: HeadStatus = "running", *, consumed: tuple[str, ...] = ()) -> None:
-    await run.reacquire()
-    await run.commit(status=status, consumed=consumed)
-    await run.release()
 
 
 async def _due(store: HostStore, *, at: str = _NOW, of: Sequence[str] = ("flow",), limit: int = 100) -> Sequence[str]:
@@ -176,130 +209,64 @@ async def _notified(subscription: Subscription) -> None:
 class AgendaConformance(HostStoreSuite):
     """A run is due if it can continue and nobody holds its lease."""
 
-    async def test_run_whose_head_leaves_work_is_due(self, store: HostStore, clock: ManualClock) -> None:
-        statuses: tuple[HeadStatus, ...] = ("running", "waiting", "sleeping", "idle", "cancelled")
-        assert await _due(store) == []
-        for status in statuses:
-            await _idle_run(store, clock, status, status=status)
-        assert await _due(store) == ["running"]
+    @pytest.mark.parametrize("situation", _SITUATIONS)
+    async def test_agenda_has_runs_that_can_continue(self, store: HostStore, fresh: RunDriver, situation: str) -> None:
+        steps, due_from, next_wake = _SITUATIONS[situation]
+        for step in steps:
+            await step(fresh)
+        due = [(["r"] if due_from is not None and at >= due_from else []) for at in (_BEFORE, _NOW, _AFTER)]
+        assert [await _due(store, at=at) for at in (_BEFORE, _NOW, _AFTER)] == due
+        assert await store.next_wake(after="", workflow_names=["flow"]) == next_wake
         await store.close()
-        assert await _due(store) == ["running"]
+        assert await _due(store, at=_AFTER) == due[-1]
 
-    async def test_run_is_due_when_its_timer_is(self, store: HostStore, clock: ManualClock) -> None:
-        await _idle_run(store, clock, "deadline", status="waiting", wake_at=_NOW)
-        await _idle_run(store, clock, "timer", status="sleeping", wake_at=_AFTER)
-        assert await _due(store, at=_BEFORE) == []
-        assert await _due(store, at=_NOW) == ["deadline"]
-        assert await _due(store, at=_AFTER) == ["deadline", "timer"]
-
-    @pytest.mark.parametrize("status", ["waiting", "sleeping", "idle"])
-    async def test_run_is_due_while_a_command_waits(
-        self, store: HostStore, clock: ManualClock, status: HeadStatus
-    ) -> None:
-        run = await _idle_run(store, clock, "r", workflow_name="flöw", status=status)
+    async def test_due_run_comes_with_its_record_and_newest_command(self, store: HostStore, run: RunDriver) -> None:
         numbers = await run.post(command("a"), command("b"))
-        assert await store.due(at=_NOW, workflow_names=["flöw"], limit=9) == [Due(await run.record(), numbers[-1])]
-        await _advance(run, status, consumed=("a",))
-        assert await _due(store, of=["flöw"]) == ["r"]
-        await _advance(run, status, consumed=("b",))
-        assert await _due(store, of=["flöw"]) == []
-
-    async def test_cancelled_run_is_not_due(self, store: HostStore, clock: ManualClock) -> None:
-        run = await _idle_run(store, clock, "r", status="cancelled", wake_at=_BEFORE)
-        await run.post(command("a"))
-        assert await _due(store) == []
-        assert await store.next_wake(after="", workflow_names=["flow"]) is None
-        await _advance(run, "waiting")
-        assert await _due(store) == ["r"]
-
-    @pytest.mark.parametrize("kind", ["failed", "parked", "exported"])
-    async def test_halted_run_is_not_due(self, store: HostStore, clock: ManualClock, kind: HaltKind) -> None:
-        runs = [await _idle_run(store, clock, name) for name in "ab"]
-        await runs[0].post(command("a"))
-        for run in runs:
-            await run.reacquire()
-            await run.release(halt=halted(kind))
-        assert await _due(store) == []
-        if kind != "exported":
-            await runs[1].reacquire()
-            await runs[1].release()
-            assert await _due(store) == ["b"]
-
-    async def test_leased_run_is_not_due(self, store: HostStore, clock: ManualClock) -> None:
-        run = await _idle_run(store, clock, "r", status="sleeping", wake_at=_BEFORE)
-        await run.post(command("a"))
-        assert await _due(store) == ["r"]
-        await run.reacquire()
-        assert await _due(store) == []
-        await run.note(finished("a"))
-        await run.commit()
-        assert await _due(store) == []
         await run.release()
-        assert await _due(store) == ["r"]
+        assert await store.due(at=_NOW, workflow_names=["flow"], limit=9) == [Due(await run.record(), numbers[-1])]
 
     async def test_only_runs_of_the_named_workflows_are_due(self, store: HostStore, clock: ManualClock) -> None:
         for number, workflow_name in enumerate(("one", "two", "three", "two")):
             await _idle_run(store, clock, f"r{number}", workflow_name=workflow_name)
         assert await _due(store, of=["two"]) == ["r1", "r3"]
         assert await _due(store, of=("three", "one")) == ["r0", "r2"]
-        assert await _due(store, of=["four"]) == []
-        assert await _due(store, of=[]) == []
+        assert await _due(store, of=["four"]) == await _due(store, of=[]) == []
 
     async def test_runs_that_waited_longest_come_first(self, store: HostStore, clock: ManualClock) -> None:
         runs = {name: await _idle_run(store, clock, name) for name in "zmak"}
-        await _idle_run(store, clock, "timer", status="sleeping", wake_at=_BEFORE)
-        message = await _idle_run(store, clock, "message", status="idle")
-        await _advance(runs["m"])
+        await _idle_run(store, clock, "timer", _at("sleeping", _BEFORE))
+        message = await _idle_run(store, clock, "message", _at("idle"))
+        await runs["m"].reacquire()
+        await runs["m"].commit()
+        await runs["m"].release()
         await message.post(command("a"))
         assert await _due(store) == ["z", "a", "k", "timer", "message", "m"]
+        await (await message.another("f", parent="z@0")).release()
+        # A fork that has committed nothing has waited longer than any run.
+        assert await _due(store) == ["f", "z", "a", "k", "timer", "message", "m"]
 
     async def test_no_more_runs_are_due_than_the_limit(self, store: HostStore, clock: ManualClock) -> None:
         runs = [await _idle_run(store, clock, f"r{number}") for number in range(6)]
-        for run in runs[:3]:
+        for run in runs[:4]:
             await run.reacquire()
-        await runs[3].reacquire()
         await runs[3].release(halt=halted())
         assert [await _due(store, limit=limit) for limit in (1, 2, 3)] == [["r4"], ["r4", "r5"], ["r4", "r5"]]
 
-    async def test_fork_is_due_before_its_first_commit(self, store: HostStore, clock: ManualClock) -> None:
-        await _idle_run(store, clock, "old")
-        await _idle_run(store, clock, "r", status="idle")
-        fork = await RunDriver.start(store, clock, "f", parent="r@0")
-        assert await _due(store) == ["old"]
-        await fork.release()
-        assert await _due(store) == ["f", "old"]
-
-    async def test_deleted_or_unbegun_run_is_not_due(self, store: HostStore, clock: ManualClock) -> None:
-        for name in ("deleted", "removed"):
-            await (await _idle_run(store, clock, name, wake_at=_AFTER)).post(command("a"))
-        lease = await store.acquire("unbegun", create=new_run("unbegun"))
-        await store.delete("deleted@0")
-        await store.remove("removed")
+    async def test_removed_run_is_not_on_the_agenda(self, store: HostStore, clock: ManualClock) -> None:
+        await _idle_run(store, clock, "r", _at("running", _AFTER), _post("a"))
+        await store.remove("r")
         assert await _due(store) == []
-        await store.release(lease)
-        assert await _due(store) == []
-        assert await store.next_wake(after=_NOW, workflow_names=["flow"]) is None
+        assert await store.next_wake(after="", workflow_names=["flow"]) is None
 
     async def test_next_wake_is_that_of_the_first_timer(self, store: HostStore, clock: ManualClock) -> None:
-        assert await store.next_wake(after=_BEFORE, workflow_names=["flow"]) is None
         for number, wake_at in enumerate((_AFTER, None, _NOW, _BEFORE)):
-            await _idle_run(store, clock, f"r{number}", status="sleeping", wake_at=wake_at)
-        await _idle_run(store, clock, "other", workflow_name="other", status="waiting", wake_at=_BEFORE)
+            await _idle_run(store, clock, f"r{number}", _at("sleeping", wake_at))
+        await _idle_run(store, clock, "other", _at("waiting", _BEFORE), workflow_name="other")
         wakes = [await store.next_wake(after=after, workflow_names=["flow"]) for after in ("", _BEFORE, _NOW, _AFTER)]
         assert wakes == [_BEFORE, _NOW, _AFTER, None]
         assert await store.next_wake(after="", workflow_names=["other"]) == _BEFORE
         assert await store.next_wake(after=_BEFORE, workflow_names=["flow", "other"]) == _NOW
         assert await store.next_wake(after="", workflow_names=[]) is None
-
-    async def test_next_wake_is_that_of_the_head(self, store: HostStore, clock: ManualClock) -> None:
-        run = await _idle_run(store, clock, "r", status="sleeping", wake_at=_NOW)
-        await run.reacquire()
-        await run.commit(status="sleeping", wake_at=_AFTER)
-        assert await store.next_wake(after=_BEFORE, workflow_names=["flow"]) == _AFTER
-        await run.rewind("r@0")
-        assert await store.next_wake(after=_BEFORE, workflow_names=["flow"]) == _NOW
-        await run.release(halt=halted())
-        assert await store.next_wake(after=_BEFORE, workflow_names=["flow"]) is None
 
     async def test_restored_run_is_on_the_agenda(self, store: HostStore, archive: Archive) -> None:
         async with store.subscribe() as subscription:
@@ -312,7 +279,7 @@ class AgendaConformance(HostStoreSuite):
         assert await store.next_wake(after="", workflow_names=["flöw"]) == SOON
 
     async def test_new_work_notifies_all_subscribers(self, store: HostStore, clock: ManualClock) -> None:
-        run = await _idle_run(store, clock, "r", status="idle")
+        run = await _idle_run(store, clock, "r", _at("idle"))
         async with store.subscribe() as one, store.subscribe() as other:
             for change in (lambda: run.post(command("a")), run.release):
                 for subscription in (one, other):
@@ -324,7 +291,7 @@ class AgendaConformance(HostStoreSuite):
                 await run.reacquire()
 
     async def test_work_that_comes_before_the_wait_is_not_missed(self, store: HostStore, clock: ManualClock) -> None:
-        run = await _idle_run(store, clock, "r", status="idle")
+        run = await _idle_run(store, clock, "r", _at("idle"))
         async with store.subscribe() as subscription:
             for number in range(3):
                 subscription.clear()
@@ -337,7 +304,7 @@ class AgendaConformance(HostStoreSuite):
             await _notified(subscription)
 
     async def test_cancelled_subscriber_leaves_nothing_behind(self, store: HostStore, clock: ManualClock) -> None:
-        run = await _idle_run(store, clock, "r", status="idle")
+        run = await _idle_run(store, clock, "r", _at("idle"))
         async with store.subscribe() as subscription:
             hears = asyncio.create_task(_notified(subscription))
             await asyncio.sleep(0)

@@ -441,7 +441,7 @@ NOTHING = Picture(None, [], [], [], [], {})
 async def read_run(store: Store, run_id: str = "r") -> Picture:
     """Read all data of a run."""
     record = await store.run(run_id)
-    manifests = [replace(each, toc=dict(each.toc)) for each in await store.manifests(run_id=run_id)]
+    manifests = list(await store.manifests(run_id=run_id))
     journal, inbox, told = await store.journal(run_id), await store.inbox(run_id), await store.events(run_id)
     roots = [*chain.from_iterable(each.roots for each in manifests)]
     roots += chain.from_iterable(each.refs for each in (*journal, *inbox, *told))
@@ -459,9 +459,6 @@ def comparable(archive: Archive) -> Archive:
     """Return an archive without the order of its blobs and the numbers of its commands, which depend on the store."""
     return replace(
         archive,
-        checkpoints=tuple(
-            replace(each, manifest=replace(each.manifest, toc=dict(each.manifest.toc))) for each in archive.checkpoints
-        ),
         blobs=tuple(sorted(archive.blobs, key=lambda blob: blob.hash)),
         inbox=tuple(replace(each, number=0) for each in archive.inbox),
     )

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perdure.errors import CheckpointNotFoundError, LeaseLostError, StaleHeadError, WorkflowCheckpointException
-from perdure.records import Blob, HeadStatus, KeepLast, LatestOnly, Manifest, Retention, RunStatus, WholeCheckpoint
+from perdure.errors import (
+    CheckpointNotFoundError,
+    CommandWaitsError,
+    LeaseLostError,
+    StaleCommandError,
+    StaleHeadError,
+    WorkflowCheckpointException,
+)
+from perdure.records import Blob, KeepLast, LatestOnly, Manifest, Retention, RunStatus, WholeCheckpoint
 from perdure.storage import Openings, Store, reads_at_once
 from perdure.testing.stores.base import (
+    HEAD,
     LATE,
     REFUSED_IDS,
     SOON,
@@ -28,12 +37,13 @@ from perdure.testing.stores.base import (
     new_run,
     raw_blob,
     read_contents,
+    read_run,
     refused,
     text_blob,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from perdure.testing.clock import ManualClock
@@ -60,6 +70,20 @@ class LifeConformance(StoreSuite):
         assert list(await stores[1].ids()) == []
         for store in stores:
             await store.close()
+
+    async def test_store_that_was_closed_has_lost_nothing(self, store: Store, sample: RunDriver) -> None:
+        await sample.note(finished("c", "of an attempt"), durable=False)
+        newest = (await store.inbox("r"))[-1].number
+        await sample.reacquire()
+        for halt in (None, halted("failed"), halted("parked"), None):
+            token = (await sample.reacquire()).token
+            for _ in range(2):
+                before = await read_run(store), await sample.record(), list(await store.runs())
+                await store.close()
+                assert (await read_run(store), await sample.record(), list(await store.runs())) == before
+                await sample.release(halt=halt)
+            assert (await sample.reacquire()).token > token
+        assert (await sample.post(command("later")))[0] > newest
 
 
 class CommitConformance(StoreSuite):
@@ -92,60 +116,10 @@ class CommitConformance(StoreSuite):
             await fresh.commit(manifest={"header": header})
         assert [manifest.header for manifest in await store.manifests(run_id="r")] == headers
 
-    async def test_run_has_the_status_of_its_last_commit(self, store: Store, fresh: RunDriver) -> None:
-        commits: list[tuple[HeadStatus, str | None, bool]] = [
-            ("running", None, False),
-            ("waiting", SOON, False),
-            ("sleeping", LATE, False),
-            ("idle", None, True),
-            ("cancelled", None, False),
-        ]
-        for position, (status, wake_at, settled) in enumerate(commits):
-            await fresh.commit(status=status, wake_at=wake_at, settled=settled)
-            record = await fresh.record()
-            assert (record.head, record.position) == (f"r@{position}", position)
-            assert (record.status, record.wake_at, record.settled) == (status, wake_at, settled)
-            await store.close()
-            assert await fresh.record() == record
-
-    @pytest.mark.parametrize("reason", ["stale head", "lost lease", "released", "position", "checkpoint", "other run"])
-    async def test_refused_commit_writes_nothing(self, store: Store, run: RunDriver, reason: str) -> None:
-        await run.note(finished("a", "kept"))
-        await run.post(command("a", "kept"))
-        blob = raw_blob(b"lost" * 3000)
-        further: Further = {"consumed": ("a",), "events": events("lost", blobs=(text_blob("lost"),))}
-        writer = run
-        error: type[Exception] = WorkflowCheckpointException
-        match reason:
-            case "stale head":
-                error, further["expected_head"] = StaleHeadError, "r@-1"
-            case "lost lease":
-                error = LeaseLostError
-                await store.acquire("r")
-            case "released":
-                error = LeaseLostError
-                await run.release()
-            case "position":
-                further["manifest"] = {"position": 0}
-            case "checkpoint":
-                further["checkpoint_id"] = "r@0"
-            case _:
-                writer = await run.another("s")
-                further["checkpoint_id"] = "r@0"
-        caught = await refused(error, writer.commit({"a": blob}, **further))
-        if isinstance(caught, StaleHeadError):
-            assert (caught.expected, caught.head) == ("r@-1", "r@0")
-        await run.require(head="r@0", events=0)
-        assert [*await store.ids(), *await run.noted(), *await run.inbox()] == ["r@0", "a=kept", "a=kept"]
-        assert (await run.events(), await store.run("s")) == ([], None)
-        await store.collect()
-        assert await store.blobs([blob.hash, text_blob("lost").hash]) == {}
-
-    async def test_positions_grow_and_may_have_gaps(self, store: Store, run: RunDriver) -> None:
-        await run.commit(checkpoint_id="at 5", manifest={"position": 5})
-        await refused(WorkflowCheckpointException, run.commit(checkpoint_id="at 3", manifest={"position": 3}))
-        await run.commit(checkpoint_id="at 7", manifest={"position": 7})
-        await run.require(position=7)
+    async def test_positions_may_have_gaps(self, store: Store, run: RunDriver) -> None:
+        for position in (5, 7):
+            await run.commit(checkpoint_id=f"at {position}", manifest={"position": position})
+            await run.require(position=position)
         assert [manifest.position for manifest in await store.manifests(run_id="r")] == [0, 5, 7]
 
     async def test_one_of_two_commits_on_one_head_is_refused_alone(self, store: Store, run: RunDriver) -> None:
@@ -158,7 +132,7 @@ class CommitConformance(StoreSuite):
         winner = rivals[outcomes.index(0)].manifest.checkpoint_id
         assert (set(await store.ids()), of_other) == ({"r@0", winner, "other@0"}, "other@0")
 
-    async def test_concurrent_commits_of_many_runs_all_succeed(self, store: Store, clock: ManualClock) -> None:
+    async def test_concurrent_writes_of_many_runs_all_succeed(self, store: Store, clock: ManualClock) -> None:
         runs = [await RunDriver.start(store, clock, f"r{number}") for number in range(8)]
 
         async def advance(run: RunDriver) -> None:
@@ -166,50 +140,118 @@ class CommitConformance(StoreSuite):
                 await run.commit({"a": text_blob(f"{run.run_id} {step}"), "b": text_blob(f"common {step}")})
 
         await asyncio.gather(*(advance(run) for run in runs))
+        records = [finished(f"{number}", "", text_blob(f"{number}")) for number in range(10)]
+        await asyncio.gather(*(run.note(each, durable=each is records[3]) for each in records for run in runs))
         for run in runs:
             assert (await run.record()).position == 3
             assert [manifest.position for manifest in await store.manifests(run_id=run.run_id)] == [0, 1, 2, 3]
+            assert await run.noted() == [f"{number}=" for number in range(10)]
         assert len(await store.ids()) == 32
+
+
+_LOST = raw_blob(b"lost" * 3000), text_blob("lost")
+
+
+def _commit(run: RunDriver, **further: Any) -> Awaitable[object]:
+    return run.commit({"a": _LOST[0]}, consumed=("a",), events=events("lost", blobs=_LOST[1:]), **further)
+
+
+def _note(run: RunDriver, head: str | None = HEAD) -> Awaitable[object]:
+    return run.store.record(run.lease, head=head, records=[finished("a", "", *_LOST)])
+
+
+def _rewind(run: RunDriver, to: str, expected_head: str = HEAD) -> Awaitable[object]:
+    return run.store.rewind(run.lease, expected_head=expected_head, to=to, nonce="lost")
+
+
+def _post(run: RunDriver, path: str) -> Awaitable[object]:
+    return run.post(command("new", "", *_LOST, expects=(path, _LOST[1].hash)))
+
+
+_REFUSALS: Mapping[str, tuple[type[Exception], Callable[[RunDriver], Awaitable[object]]]] = {
+    "commit on another head": (StaleHeadError, lambda run: _commit(run, expected_head="r@0")),
+    "commit at a used position": (WorkflowCheckpointException, lambda run: _commit(run, manifest={"position": 6})),
+    "commit before a later one": (WorkflowCheckpointException, lambda run: _commit(run, manifest={"position": 5})),
+    "commit under an own id": (WorkflowCheckpointException, lambda run: _commit(run, checkpoint_id="r@0")),
+    "commit under the id of another": (WorkflowCheckpointException, lambda run: _commit(run, checkpoint_id="s@0")),
+    "commit without a command that it takes": (CommandWaitsError, lambda run: _commit(run, taken=("other", "z"))),
+    "record on no head": (StaleHeadError, lambda run: _note(run, None)),
+    "record on another head": (StaleHeadError, lambda run: _note(run, "r@0")),
+    "rewinding from another head": (StaleHeadError, lambda run: _rewind(run, "r@0", "r@2")),
+    "rewinding to a checkpoint of another": (CheckpointNotFoundError, lambda run: _rewind(run, "s@0")),
+    "rewinding to no checkpoint": (CheckpointNotFoundError, lambda run: _rewind(run, "nowhere")),
+    "command that expects another value": (StaleCommandError, lambda run: _post(run, "asked")),
+    "command that expects a missing value": (StaleCommandError, lambda run: _post(run, "nothing")),
+    "lease with the token of its owner": (LeaseLostError, lambda run: run.reacquire(token=run.lease.token)),
+    "lease with a smaller token": (LeaseLostError, lambda run: run.reacquire(token=1)),
+}
+"""Calls that are refused, by the owner of the sample run: the error and the call."""
+
+
+_FROM_ELSEWHERE = 2**60
+"""A token from another source, as large as a clock's nanoseconds."""
+
+
+class RefusalConformance(StoreSuite):
+    """A refused call leaves no trace. It is no progress either: the number of attempts stays."""
+
+    @pytest.mark.parametrize("call", _REFUSALS)
+    async def test_refused_call_changes_nothing(self, store: Store, sample: RunDriver, call: str) -> None:
+        error, refuse = _REFUSALS[call]
+        await sample.reacquire()
+        await sample.another("s", commits=1)
+        before = await read_run(store), await sample.record(), list(await store.ids())
+        caught: Any = await refused(error, refuse(sample))
+        assert (await read_run(store), await sample.record(), list(await store.ids())) == before
+        await store.collect()
+        assert await store.blobs(blob.hash for blob in _LOST) == {}
+        match caught:
+            case StaleHeadError():
+                assert (caught.head, caught.expected in {None, "r@0", "r@2"}) == (HEAD, True)
+            case CommandWaitsError():
+                assert (caught.run_id, caught.command_id) == ("r", "z")
+            case StaleCommandError():
+                assert (caught.run_id, caught.path) == ("r", "asked" if "another" in call else "nothing")
+            case _:
+                pass
+
+    @pytest.mark.parametrize("is_replaced", [False, True])
+    async def test_lost_lease_writes_nothing(self, store: Store, sample: RunDriver, *, is_replaced: bool) -> None:
+        late = copy.copy(sample)
+        assert (await sample.reacquire(token=_FROM_ELSEWHERE)).token == _FROM_ELSEWHERE
+        if not is_replaced:
+            await sample.release()
+        before = await read_run(store), await sample.record()
+        for call in (_commit(late), _note(late), _rewind(late, "r@0"), late.reacquire(token=_FROM_ELSEWHERE)):
+            await refused(LeaseLostError, call)
+        await late.release(halt=halted())
+        assert (await read_run(store), await sample.record()) == before
+        assert before[1].owner == (sample.lease.owner if is_replaced else None)
+        await sample.reacquire(token=_FROM_ELSEWHERE + 1)
+        await sample.commit()
 
 
 class ForkConformance(StoreSuite):
     """An older checkpoint becomes the head again, or the start of another run."""
 
     async def test_rewinding_moves_the_head_and_keeps_later_checkpoints(self, store: Store, fresh: RunDriver) -> None:
-        for step in range(4):
-            await fresh.commit({"a": text_blob(f"v{step}")}, settled=step == 3)
-        await fresh.rewind("r@1", nonce="renewed")
-        await fresh.release()
-        await fresh.reacquire()
-        await fresh.require(head="r@1", position=3, nonce="renewed", settled=False)
-        assert await read_contents(store, "r@3") == {"a": b'"v3"'}
+        statuses: list[Further] = [
+            {"status": "sleeping", "wake_at": SOON},
+            {"status": "waiting", "wake_at": LATE},
+            {"status": "idle", "wake_at": None, "settled": True},
+        ]
+        for step, status in enumerate(statuses):
+            await fresh.commit({"a": text_blob(f"v{step}")}, **status)
+        for to in (1, 0, 2, 1):
+            await fresh.rewind(f"r@{to}", nonce=f"nonce {to}")
+            await fresh.reacquire()
+            expected = {"settled": False, **statuses[to]}
+            await fresh.require(head=f"r@{to}", position=2, nonce=f"nonce {to}", **expected)
+        assert await read_contents(store, "r@2") == {"a": b'"v2"'}
         await fresh.commit()
-        await fresh.require(head="r@4", position=4)
-        assert (await store.manifest("r@4")).previous_id == "r@1"
-        assert list(await store.ids()) == ["r@0", "r@1", "r@2", "r@3", "r@4"]
-
-    async def test_rewinding_is_refused_without_lease_head_or_target(self, store: Store, run: RunDriver) -> None:
-        await run.commit()
-        await run.another("s", commits=1)
-        await refused(StaleHeadError, store.rewind(run.lease, expected_head="r@0", to="r@0", nonce="n"))
-        for missing in ("s@0", "nowhere"):
-            await refused(CheckpointNotFoundError, store.rewind(run.lease, expected_head="r@1", to=missing, nonce="n"))
-        await store.acquire("r")
-        await refused(LeaseLostError, run.rewind("r@0"))
-        await run.require(head="r@1", nonce="nonce of r")
-
-    async def test_status_follows_the_head_to_other_checkpoints(self, store: Store, fresh: RunDriver) -> None:
-        await fresh.commit(status="sleeping", wake_at=SOON)
-        await fresh.commit(status="waiting", wake_at=LATE)
-        await fresh.commit(status="idle", settled=True)
-        at = {"r@1": ("waiting", LATE), "r@0": ("sleeping", SOON), "r@2": ("idle", None)}
-        for to, (status, wake_at) in at.items():
-            await fresh.rewind(to, nonce=f"nonce of {to}")
-            await store.close()
-            await fresh.require(head=to, status=status, wake_at=wake_at)
-        for head, deleted in (("r@1", "r@2"), ("r@0", "r@1")):
-            await store.delete(deleted)
-            await fresh.require(head=head, status=at[head][0], wake_at=at[head][1])
+        await fresh.require(head="r@3", position=3)
+        assert (await store.manifest("r@3")).previous_id == "r@1"
+        assert list(await store.ids()) == ["r@0", "r@1", "r@2", "r@3"]
 
     async def test_fork_has_its_parent_as_head_until_its_first_commit(self, run: RunDriver) -> None:
         await run.commit()
@@ -236,48 +278,6 @@ class ForkConformance(StoreSuite):
             await refused(WorkflowCheckpointException, fork.commit(blobs, blobs=others), match=deleted)
         await fork.commit(blobs, leaf)
         assert await read_contents(store, "f@0") == {path: blob.data for path, blob in blobs.items()}
-
-
-class ListingConformance(StoreSuite):
-    """Runs are listed in the order in which they began."""
-
-    async def test_runs_are_listed_in_the_order_in_which_they_began(self, store: Store, clock: ManualClock) -> None:
-        assert list(await store.runs()) == []
-        names = ["m", "z", "a", "k"]
-        runs = [await RunDriver.start(store, clock, name, commits=1) for name in names]
-        for run in reversed(runs):
-            await run.commit()
-            await run.release()
-        await RunDriver.start(store, clock, "never began")
-        await RunDriver.start(store, clock, "a fork", parent="k@0")
-        assert [record.run_id for record in await store.runs()] == [*names, "a fork"]
-        await store.close()
-        assert list(await store.runs()) == [await store.run(name) for name in [*names, "a fork"]]
-
-    async def test_run_that_begins_again_is_listed_last(self, store: Store, clock: ManualClock) -> None:
-        await RunDriver.start(store, clock, "r")
-        for name in ("s", "t"):
-            await RunDriver.start(store, clock, name, commits=1)
-        await store.delete("s@0")
-        for name in ("r", "s"):
-            await RunDriver.start(store, clock, name, commits=1)
-        assert [record.run_id for record in await store.runs()] == ["t", "r", "s"]
-
-    async def test_runs_are_listed_by_workflow_and_status(self, store: Store, clock: ManualClock) -> None:
-        for name, halt in {"a": halted(), "b": None, "c": halted("parked"), "d": halted(), "e": None}.items():
-            run = await RunDriver.start(store, clock, name, workflow_name="two" if name == "d" else "one", commits=1)
-            await run.commit(status="idle" if name == "e" else "waiting")
-            await run.release(halt=halt)
-
-        async def listed(workflow_name: str | None = None, status: RunStatus | None = None) -> str:
-            return "".join(each.run_id for each in await store.runs(workflow_name=workflow_name, status=status))
-
-        by_status = [await listed(status=status) for status in ("failed", "waiting", "idle", "parked", "exported")]
-        assert by_status == ["ad", "b", "e", "c", ""]
-        assert [await listed("one", "failed"), await listed("one"), await listed("none")] == ["a", "abce", ""]
-        assert await listed() == "abcde"
-        await store.acquire("a")
-        assert await listed(status="waiting") == "ab"
 
 
 PIECES = (
@@ -374,40 +374,6 @@ class PieceConformance(StoreSuite):
             await _require_whole(store, await store.manifest(f"r@{step}"), large, small)
 
 
-class OpeningConformance(StoreSuite):
-    """A combined read returns the same as separate reads."""
-
-    async def test_checkpoint_comes_with_its_blobs_and_its_run(self, store: Store, fresh: RunDriver) -> None:
-        opened = _opened(store)
-        leaf = text_blob("leaf")
-        branch = raw_blob(b"branch" * 5000, leaf)
-        await fresh.commit({"a": branch}, leaf)
-        await fresh.commit({"b": text_blob("newer")})
-        for checkpoint_id in ("r@0", "r@1"):
-            manifest = await store.manifest(checkpoint_id)
-            assert await opened.whole_checkpoint(checkpoint_id) == WholeCheckpoint(
-                manifest, await store.blobs(manifest.roots), await fresh.record()
-            )
-        assert (await opened.whole_checkpoint("r@0")).blobs == {blob.hash: blob.data for blob in (leaf, branch)}
-
-    async def test_combined_read_of_a_missing_checkpoint_is_refused(self, run: RunDriver) -> None:
-        opened = _opened(run.store)
-        await refused(CheckpointNotFoundError, opened.whole_checkpoint("r@1"))
-        for name in REFUSED_IDS:
-            for read in (opened.whole_checkpoint, opened.since_head):
-                await refused(WorkflowCheckpointException, read(name))
-
-    async def test_journal_comes_with_the_inbox(self, store: Store, run: RunDriver) -> None:
-        opened = _opened(store)
-        for nothing in (await opened.since_head("nowhere"), await opened.since_head("r")):
-            assert [*nothing.journal, *nothing.inbox] == []
-        await run.note(finished("a", "1"), finished("b", "2", text_blob("of b")))
-        await run.post(command("c", "3", text_blob("of c")), command("d", "4"))
-        since = await opened.since_head("r")
-        assert [[*since.journal], [*since.inbox]] == [[*await store.journal("r")], [*await store.inbox("r")]]
-        assert [[each.key for each in since.journal], [each.id for each in since.inbox]] == [["a", "b"], ["c", "d"]]
-
-
 def _opened(store: Store) -> Openings:
     """Return the store if it supports combined reads."""
     if not reads_at_once(store):
@@ -416,7 +382,10 @@ def _opened(store: Store) -> Openings:
 
 
 class ReadingConformance(StoreSuite):
-    """Checkpoints come in commit order, blobs with everything they refer to."""
+    """Runs are listed in the order in which they began, checkpoints in commit order.
+
+    Blobs come with everything they refer to. A combined read returns the same as separate reads.
+    """
 
     async def test_latest_is_the_newest_commit_of_its_workflow(self, store: Store, clock: ManualClock) -> None:
         assert await store.latest(workflow_name="flow") is None
@@ -499,3 +468,69 @@ class ReadingConformance(StoreSuite):
                 given.clear()
         assert [len(each) for each in await read()] == [1] * 6
         assert dict((await store.manifest("r@0")).toc) == {"a": blob.hash}
+
+    async def test_runs_are_listed_in_the_order_in_which_they_began(self, store: Store, clock: ManualClock) -> None:
+        assert list(await store.runs()) == []
+        names = ["m", "z", "a", "k"]
+        runs = [await RunDriver.start(store, clock, name, commits=1) for name in names]
+        for run in reversed(runs):
+            await run.commit()
+            await run.release()
+        await RunDriver.start(store, clock, "never began")
+        await RunDriver.start(store, clock, "a fork", parent="k@0")
+        assert list(await store.runs()) == [await store.run(name) for name in [*names, "a fork"]]
+
+    async def test_run_that_begins_again_is_listed_last(self, store: Store, clock: ManualClock) -> None:
+        await RunDriver.start(store, clock, "r")
+        for name in ("s", "t"):
+            await RunDriver.start(store, clock, name, commits=1)
+        await store.delete("s@0")
+        for name in ("r", "s"):
+            await RunDriver.start(store, clock, name, commits=1)
+        assert [record.run_id for record in await store.runs()] == ["t", "r", "s"]
+
+    async def test_runs_are_listed_by_workflow_and_status(self, store: Store, clock: ManualClock) -> None:
+        for name, halt in {"a": halted(), "b": None, "c": halted("parked"), "d": halted(), "e": None}.items():
+            run = await RunDriver.start(store, clock, name, workflow_name="two" if name == "d" else "one", commits=1)
+            await run.commit(status="idle" if name == "e" else "waiting")
+            await run.release(halt=halt)
+
+        async def listed(workflow_name: str | None = None, status: RunStatus | None = None) -> str:
+            return "".join(each.run_id for each in await store.runs(workflow_name=workflow_name, status=status))
+
+        by_status = [await listed(status=status) for status in ("failed", "waiting", "idle", "parked", "exported")]
+        assert by_status == ["ad", "b", "e", "c", ""]
+        assert [await listed("one", "failed"), await listed("one"), await listed("none")] == ["a", "abce", ""]
+        assert await listed() == "abcde"
+        await store.acquire("a")
+        assert await listed(status="waiting") == "ab"
+
+    async def test_checkpoint_comes_with_its_blobs_and_its_run(self, store: Store, fresh: RunDriver) -> None:
+        opened = _opened(store)
+        leaf = text_blob("leaf")
+        branch = raw_blob(b"branch" * 5000, leaf)
+        await fresh.commit({"a": branch}, leaf)
+        await fresh.commit({"b": text_blob("newer")})
+        for checkpoint_id in ("r@0", "r@1"):
+            manifest = await store.manifest(checkpoint_id)
+            assert await opened.whole_checkpoint(checkpoint_id) == WholeCheckpoint(
+                manifest, await store.blobs(manifest.roots), await fresh.record()
+            )
+        assert (await opened.whole_checkpoint("r@0")).blobs == {blob.hash: blob.data for blob in (leaf, branch)}
+
+    async def test_combined_read_of_a_missing_checkpoint_is_refused(self, run: RunDriver) -> None:
+        opened = _opened(run.store)
+        await refused(CheckpointNotFoundError, opened.whole_checkpoint("r@1"))
+        for name in REFUSED_IDS:
+            for read in (opened.whole_checkpoint, opened.since_head):
+                await refused(WorkflowCheckpointException, read(name))
+
+    async def test_journal_comes_with_the_inbox(self, store: Store, run: RunDriver) -> None:
+        opened = _opened(store)
+        for nothing in (await opened.since_head("nowhere"), await opened.since_head("r")):
+            assert [*nothing.journal, *nothing.inbox] == []
+        await run.note(finished("a", "1"), finished("b", "2", text_blob("of b")))
+        await run.post(command("c", "3", text_blob("of c")), command("d", "4"))
+        since = await opened.since_head("r")
+        assert [[*since.journal], [*since.inbox]] == [[*await store.journal("r")], [*await store.inbox("r")]]
+        assert [[each.key for each in since.journal], [each.id for each in since.inbox]] == [["a", "b"], ["c", "d"]]

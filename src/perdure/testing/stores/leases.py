@@ -8,16 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure.errors import (
-    LeaseLostError,
-    RunBusyError,
-    RunExportedError,
-    RunNotFoundError,
-    StaleHeadError,
-    WorkflowCheckpointException,
-)
+from perdure.errors import LeaseLostError, RunBusyError, RunExportedError, RunNotFoundError, WorkflowCheckpointException
 from perdure.records import Halt, HaltKind
 from perdure.testing.stores.base import (
+    LATE,
     REFUSED,
     SOON,
     RunDriver,
@@ -35,21 +29,35 @@ from perdure.testing.stores.base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
     from perdure.storage import Store, TenantStore
     from perdure.testing.clock import ManualClock
 
 
+_FROM_ELSEWHERE = 2**60
+"""A token from another source, as large as a clock's nanoseconds."""
+
+_PROGRESS: Mapping[str, Callable[[RunDriver], Awaitable[object]]] = {
+    "commit": lambda run: run.commit(),
+    "release": lambda run: run.release(),
+    "record": lambda run: run.note(finished("a")),
+    "record that is not durable": lambda run: run.note(finished("a"), durable=False),
+}
+
+
 class LeaseConformance(StoreSuite):
-    """A run has at most one owner, and begins with its first commit."""
+    """A run has at most one owner, and begins with its first commit. A larger token replaces a smaller one.
+
+    Each lease without progress is one more attempt.
+    """
 
     async def test_run_that_committed_nothing_never_began(self, store: Store) -> None:
         await refused(RunNotFoundError, store.acquire("r"))
         lease = await store.acquire("r", create=new_run("r"))
         assert (lease.run_id, await store.run("r")) == ("r", None)
-        await store.release(lease, halt=halted())
-        assert (await store.run("r"), list(await store.runs())) == (None, [])
+        await store.release(lease, halt=replace(halted(), events=events("failed")))
+        assert [await store.run("r"), *await store.runs(), *await store.events("r")] == [None]
         await refused(RunNotFoundError, store.acquire("r"))
 
     async def test_run_has_an_owner_until_it_is_released(self, store: Store, run: RunDriver) -> None:
@@ -74,43 +82,11 @@ class LeaseConformance(StoreSuite):
         await store.acquire("r", create=replace(new_run("r"), nonce="late"))
         assert (await run.record()).nonce == "second"
 
-
-_FROM_ELSEWHERE = 2**60
-"""A token from another source, as large as a clock's nanoseconds."""
-
-
-class TokenConformance(StoreSuite):
-    """A larger token replaces a smaller one, no matter who made it."""
-
-    async def test_larger_token_replaces_the_owner(self, store: Store, run: RunDriver) -> None:
-        lease = await store.acquire("r", token=_FROM_ELSEWHERE)
-        assert (lease.run_id, lease.token) == ("r", _FROM_ELSEWHERE)
-        await refused(LeaseLostError, run.commit())
-        await refused(LeaseLostError, run.note(finished("a")))
-        run.lease = lease
-        await run.commit()
-        await run.require(head="r@1", owner=lease.owner)
-
-    async def test_token_that_is_not_larger_changes_nothing(self, store: Store, run: RunDriver) -> None:
-        await run.reacquire(token=500)
-        before = await run.record()
-        for token in (1, 499, 500):
-            await refused(LeaseLostError, store.acquire("r", token=token))
-        assert await run.record() == before
-        await run.commit()
-        await run.release()
-        for token in (499, 500):
-            await refused(LeaseLostError, store.acquire("r", token=token))
-        assert (await run.record()).owner is None
-        assert (await store.acquire("r", token=501)).token == 501
-
-    async def test_tokens_grow_and_continue_above_a_given_one(self, store: Store, run: RunDriver) -> None:
+    async def test_tokens_grow_and_continue_above_a_given_one(self, run: RunDriver) -> None:
         other = await run.another("s", commits=1)
-        tokens, before = [run.lease.token], other.lease.token
-        for token in (None, None, _FROM_ELSEWHERE, None, None):
-            tokens.append((await run.reacquire(token=token)).token)
-            await store.close()
-        assert tokens == sorted(set(tokens))
+        before = other.lease.token
+        tokens = [(await run.reacquire(token=token)).token for token in (None, None, _FROM_ELSEWHERE, None, None)]
+        assert tokens == sorted({run.lease.token, *tokens})
         assert (await other.reacquire()).token > before
         await run.commit()
         await other.commit()
@@ -127,10 +103,6 @@ class TokenConformance(StoreSuite):
         await run.commit()
         assert (await run.record()).head == "r@0"
 
-
-class AttemptConformance(StoreSuite):
-    """Each lease without progress is one more attempt."""
-
     async def test_each_lease_is_one_more_attempt(self, store: Store, fresh: RunDriver) -> None:
         assert fresh.lease.attempts == 1
         run = await fresh.another("r")
@@ -139,39 +111,19 @@ class AttemptConformance(StoreSuite):
         assert (await run.record()).attempts == 0
         for number in (1, 2, 3):
             assert (await run.reacquire()).attempts == number
+            # An empty write is no progress.
+            await run.note(durable=number == 1)
             assert (await run.record()).attempts == number
-            await store.close()
         assert (await run.reacquire(token=_FROM_ELSEWHERE)).attempts == 4
         assert (await store.acquire("r", takeover=True)).attempts == 5
 
-    @pytest.mark.parametrize("progress", ["commit", "release", "record", "record that is not durable"])
-    async def test_progress_resets_the_attempts(self, store: Store, run: RunDriver, progress: str) -> None:
+    @pytest.mark.parametrize("progress", _PROGRESS)
+    async def test_progress_resets_the_attempts(self, run: RunDriver, progress: str) -> None:
         for _ in range(3):
             await run.reacquire()
-        match progress:
-            case "commit":
-                await run.commit()
-            case "release":
-                await run.release()
-            case _:
-                await run.note(finished("a"), durable=progress == "record")
-        assert (await run.record()).attempts == 0
-        await store.close()
+        await _PROGRESS[progress](run)
         assert (await run.record()).attempts == 0
         assert (await run.reacquire()).attempts == 1
-
-    async def test_refused_and_empty_writes_are_no_progress(self, store: Store, run: RunDriver) -> None:
-        late = run.lease
-        await run.reacquire()
-        await run.reacquire()
-        await run.note()
-        await run.note(durable=False)
-        await refused(StaleHeadError, run.commit(expected_head="elsewhere"))
-        await refused(StaleHeadError, store.record(run.lease, head="elsewhere", records=[finished("a")]))
-        await refused(LeaseLostError, store.record(late, head="r@0", records=[finished("a")]))
-        await store.release(late)
-        assert (await run.record()).attempts == 2
-        assert await run.noted() == []
 
     async def test_attempts_of_a_fork_count_before_its_first_commit(self, run: RunDriver) -> None:
         fork = await run.another("f", parent="r@0")
@@ -238,40 +190,22 @@ _REASONS = ("", "it failed", "ünï\u2028日本 'quoted' \"twice\"", "file \udcf
 class HaltConformance(StoreSuite):
     """A halted run keeps its state and waits for someone who takes its lease."""
 
-    @pytest.mark.parametrize("kind", ["failed", "parked", "exported"])
-    async def test_released_run_has_the_halt_it_was_given(self, store: Store, fresh: RunDriver, kind: HaltKind) -> None:
+    async def test_halt_comes_back_as_it_was_given_until_the_next_lease(self, store: Store, fresh: RunDriver) -> None:
+        await fresh.commit(status="waiting", wake_at=LATE)
         await fresh.commit(status="sleeping", wake_at=SOON)
-        await fresh.require(halt=None, run_status="sleeping")
         before = await fresh.record()
-        await fresh.release(halt=halted(kind))
-        await store.close()
-        record = await fresh.record()
-        assert record == replace(before, owner=None, halt=halted(kind))
-        assert (record.run_status, record.status, record.wake_at) == (kind, "sleeping", SOON)
-
-    async def test_halt_comes_back_as_it_was_given(self, store: Store, run: RunDriver) -> None:
-        data = [b"", b"{}", b"\xff\x00\n", b"large " * 30_000]
         halts = [Halt("failed", f"{SOON} {number}", reason) for number, reason in enumerate(_REASONS)]
-        halts += [Halt("parked", SOON, "reason", each) for each in data]
-        for halt in halts:
-            await run.release(halt=halt)
-            await store.close()
-            assert (await run.record()).halt == halt
-            await run.reacquire()
-
-    async def test_next_lease_ends_a_halt(self, store: Store, fresh: RunDriver) -> None:
-        await fresh.commit(status="waiting")
-        for token in (None, 1000, None):
-            await fresh.release(halt=halted())
-            await fresh.reacquire(token=token)
+        halts += [Halt("parked", SOON, "reason", data) for data in (b"", b"{}", b"\xff\x00\n", b"large " * 30_000)]
+        for token, halt in enumerate(halts, start=_FROM_ELSEWHERE):
+            await fresh.release(halt=halt)
             record = await fresh.record()
-            assert (record.halt, record.run_status) == (None, "waiting")
-            await store.close()
-            assert await fresh.record() == record
-        await fresh.commit(status="idle")
-        assert (await fresh.record()).run_status == "idle"
-        await fresh.release()
-        assert (await fresh.record()).run_status == "idle"
+            assert record == replace(before, owner=None, halt=halt)
+            assert (record.run_status, record.status, record.wake_at) == (halt.kind, "sleeping", SOON)
+            await fresh.reacquire(token=None if token % 2 else token * 2)
+            await fresh.require(halt=None, run_status="sleeping")
+        await fresh.release(halt=halted("exported"))
+        await store.delete("r@1")
+        await fresh.require(head="r@0", halt=halted("exported"), run_status="exported", status="waiting", wake_at=LATE)
 
     async def test_fork_can_be_halted_before_its_first_commit(self, fresh: RunDriver) -> None:
         await fresh.commit(status="idle")
@@ -298,13 +232,6 @@ class HaltConformance(StoreSuite):
         fork = await fresh.another("f", parent="r@0", commits=1)
         assert (await fork.record()).head == "f@0"
         assert (await fresh.record()).halt == halted(kind)
-
-    async def test_run_stays_halted_when_its_head_is_deleted(self, store: Store, fresh: RunDriver) -> None:
-        await fresh.commit(status="waiting")
-        await fresh.commit(status="running")
-        await fresh.release(halt=halted())
-        await store.delete("r@1")
-        await fresh.require(head="r@0", status="waiting", halt=halted())
 
     async def test_exported_run_is_closed(self, store: Store, run: RunDriver) -> None:
         await run.release(halt=halted("exported"))

@@ -31,7 +31,7 @@ from perdure.testing.stores.base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Mapping
 
     from perdure.storage import Store, TenantStore
     from perdure.testing.clock import ManualClock
@@ -55,45 +55,41 @@ async def _history(store: Store, clock: ManualClock, steps: int, *, every: timed
     return run
 
 
+_LEAVERS: Mapping[str, Callable[[RunDriver, Blob, str], Awaitable[object]]] = {
+    "checkpoint": lambda run, blob, _: run.commit({"a": blob}),
+    "event": lambda run, blob, _: run.commit(events=events("a", blobs=(blob,))),
+    "record": lambda run, blob, _: run.note(finished("a", "", blob), durable=False),
+    "command": lambda run, blob, name: run.post(command(name, "", blob)),
+}
+"""Writes of a blob that is unused after a few more."""
+
+
 class RetentionConformance(StoreSuite):
     """A store deletes what its retention allows, but no head and nothing that a fork needs."""
 
     @pytest.mark.parametrize(
-        ("retention", "kept"),
+        ("retention", "checkpoints", "kept"),
         [
-            (Retention(checkpoints=LatestOnly()), [6]),
-            (Retention(checkpoints=KeepLast(3)), [4, 5, 6]),
-            (Retention(checkpoints=KeepFor(2 * _HOUR)), [4, 5, 6]),
+            (Retention(checkpoints=LatestOnly()), 1, 7),
+            (Retention(checkpoints=KeepLast(3)), 3, 7),
+            (Retention(checkpoints=KeepFor(2 * _HOUR)), 3, 7),
+            (Retention(events=KeepLast(3)), 7, 3),
+            (Retention(events=KeepFor(2 * _HOUR)), 7, 3),
+            (Retention(checkpoints=KeepLast(2), events=KeepLast(4)), 2, 4),
         ],
     )
-    async def test_old_checkpoints_are_deleted(self, store: Store, clock: ManualClock, kept: Sequence[int]) -> None:
+    async def test_old_checkpoints_and_events_are_deleted(
+        self, store: Store, clock: ManualClock, checkpoints: int, kept: int
+    ) -> None:
         run = await _history(store, clock, 7, every=_HOUR)
-        assert list(await store.ids()) == [f"r@{position}" for position in kept]
+        assert list(await store.ids()) == [f"r@{position}" for position in range(7 - checkpoints, 7)]
         assert await read_contents(store, "r@6") == {"a": b'"v6"'}
         assert await latest_id(store, "flow") == "r@6"
-        assert await run.events() == [f"{number + 1}={number}" for number in range(7)]
+        left = [f"{number + 1}={number}" for number in range(7 - kept, 7)]
+        assert await run.events() == await run.events(after=7 - kept) == left
         await store.collect()
-        assert len(await store.blobs(_large(step).hash for step in range(7))) == 7
-
-    @pytest.mark.parametrize(
-        ("retention", "kept"),
-        [
-            (Retention(events=KeepLast(3)), [4, 5, 6]),
-            (Retention(events=KeepFor(2 * _HOUR)), [4, 5, 6]),
-            (Retention(checkpoints=KeepLast(2), events=KeepLast(4)), [3, 4, 5, 6]),
-        ],
-    )
-    async def test_old_events_are_deleted(self, store: Store, clock: ManualClock, kept: Sequence[int]) -> None:
-        run = await _history(store, clock, 7, every=_HOUR)
-        expected = [f"{number + 1}={number}" for number in kept]
-        assert await run.events() == await run.events(after=2) == expected
-        assert len(await store.ids()) == (2 if len(kept) == 4 else 7)
-        assert (await run.record()).events == 7
-        await store.collect()
-        assert len(await store.blobs(_large(step).hash for step in range(7))) == len(kept)
-        await store.close()
-        assert await run.events() == expected
-        await run.rewind("r@5")
+        assert len(await store.blobs(_large(step).hash for step in range(7))) == kept
+        await run.rewind("r@6")
         await run.commit(events=events("anew"))
         assert (await run.events())[-2:] == ["7=6", "8=anew"]
 
@@ -184,19 +180,11 @@ class RetentionConformance(StoreSuite):
         assert list(await store.ids()) == ["busy@0", "fork@0", "busy@1"]
 
     @keeps(checkpoints=LatestOnly(), events=KeepLast(1))
-    @pytest.mark.parametrize("kind", ["checkpoint", "event", "record", "command"])
+    @pytest.mark.parametrize("kind", _LEAVERS)
     async def test_unused_blobs_are_collected_in_the_background(self, store: Store, run: RunDriver, kind: str) -> None:
         blobs = [_large(step) for step in range(300)]
         for number, blob in enumerate(blobs):
-            match kind:
-                case "checkpoint":
-                    await run.commit({"a": blob})
-                case "event":
-                    await run.commit(events=events("a", blobs=(blob,)))
-                case "record":
-                    await run.note(finished("a", "", blob), durable=False)
-                case _:
-                    await run.post(command(f"{number}", "", blob))
+            await _LEAVERS[kind](run, blob, f"{number}")
             if kind in {"record", "command"} and number % 5 == 4:
                 await run.commit(consumed=tuple(f"{number - each}" for each in range(5)))
         hashes = [blob.hash for blob in blobs[:-1]]
@@ -236,28 +224,19 @@ ODD_PATHS = (
 class ForgettingConformance(StoreSuite):
     """Deleted data is gone, and nothing that others need."""
 
-    async def test_deleted_checkpoint_is_gone(self, store: Store, run: RunDriver) -> None:
-        await run.commit()
-        await run.commit()
-        assert await store.delete("r@1") is True
-        assert await store.delete("r@1") is False
-        await refused(CheckpointNotFoundError, store.manifest("r@1"))
-        assert list(await store.ids()) == ["r@0", "r@2"]
-        assert (await run.record()).head == "r@2"
-
     async def test_newest_remaining_checkpoint_replaces_a_deleted_head(self, store: Store, run: RunDriver) -> None:
-        await run.commit()
-        await run.commit(settled=True)
-        await run.commit()
-        await store.delete("r@3")
-        await run.require(head="r@2", position=3, settled=True)
+        for settled in (False, True, False):
+            await run.commit(settled=settled)
+        assert [await store.delete("r@3"), await store.delete("r@3")] == [True, False]
+        await refused(CheckpointNotFoundError, store.manifest("r@3"))
         assert await latest_id(store, "flow") == "r@2"
+        await run.require(head="r@2", position=3, settled=True)
         run.head = "r@2"
         await run.commit()
-        assert (await run.record()).head == "r@4"
+        await store.delete("r@2")
         await run.rewind("r@1")
         await store.delete("r@1")
-        assert (await run.record()).head == "r@4"
+        assert ((await run.record()).head, list(await store.ids())) == ("r@4", ["r@0", "r@4"])
 
     async def test_latest_survives_deletions_of_newer_checkpoints(self, store: Store, clock: ManualClock) -> None:
         runs = {name: await RunDriver.start(store, clock, name) for name in "qrs"}
@@ -338,16 +317,14 @@ class RemovalConformance(TenantStoreSuite):
 
     async def test_leased_run_of_this_process_can_be_removed(self, store: TenantStore, sample: RunDriver) -> None:
         assert await store.remove("r")
-        await self._assert_void(sample)
-        again = await sample.another("r", commits=1)
-        await self._assert_void(sample)
-        await again.require(head="r@0", position=0, events=0)
-
-    async def _assert_void(self, late: RunDriver) -> None:
-        await refused(REFUSED, late.commit({"a": text_blob("late")}))
-        await refused(REFUSED, late.note(finished("late", "late")))
-        await late.release(halt=halted())
-        assert await late.noted() == []
+        for begins_again in (True, False):
+            await refused(REFUSED, sample.commit({"a": text_blob("late")}))
+            await refused(REFUSED, sample.note(finished("late", "late")))
+            await sample.release(halt=halted())
+            assert await sample.noted() == []
+            if begins_again:
+                await sample.another("r", commits=1)
+        await sample.require(head="r@0", position=0, events=0)
 
     async def test_run_that_never_began_is_not_removed(self, store: TenantStore, fresh: RunDriver) -> None:
         assert await store.remove("r") is False
