@@ -244,9 +244,10 @@ class Upkeep(Protocol):
         ...
 
     async def collect(self) -> int:
-        """Remove blobs that no checkpoint, journal, inbox or event refers to. Return their number.
+        """Remove old finished runs, as the retention says, and unused blobs. Return the number of blobs.
 
-        It is safe while runs go on, and if it is killed.
+        A blob is used if a checkpoint, journal, inbox or event refers to it. It works in many short transactions. It is
+        safe while runs go on, and if it is killed.
         """
         ...
 

@@ -306,7 +306,10 @@ class StoreStorage(RequestQueue):
         return await diff_runs(self.store, before, after, value_size_max)
 
     async def collect(self) -> int:
-        """Remove blobs that nothing refers to. Return their number."""
+        """Remove finished runs that the retention does not keep, then unused blobs. Return the number of blobs.
+
+        A commit does the same for a few runs. Call this now and then if the storage rests for long.
+        """
         return await self.store.collect()
 
     async def migrate(self) -> Sequence[str]:

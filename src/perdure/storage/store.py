@@ -390,8 +390,12 @@ class BackedStore(Generic[B]):
         return await self._do(delete)
 
     async def collect(self) -> int:
-        """Remove blobs that nothing refers to."""
-        return await self._do(lambda backend: backend.collect(), on=self._collector)
+        """Remove finished runs that retention does not keep, and blobs that nothing refers to."""
+        try:
+            return await self._do(lambda backend: backend.collect(), on=self._collector)
+        finally:
+            # Only the backend knows which runs it has removed.
+            notifications.notify_all(self.place)
 
     async def migrate(self) -> Sequence[str]:
         """Return the migrations that opening the store has made, once."""

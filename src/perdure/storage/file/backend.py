@@ -465,6 +465,7 @@ class FileBackend:
         return True
 
     def collect(self) -> int:
+        self._history.expire()
         return history.collect(self._files)
 
     def is_collection_due(self) -> bool:

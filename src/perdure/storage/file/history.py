@@ -150,6 +150,16 @@ class History:
             if len(pending.removed) == retention_rules.REMOVED_RUNS_PER_COMMIT_MAX:
                 break
 
+    def expire(self) -> None:
+        """Remove all old finished runs, one at a time. The caller does not hold the lock."""
+        cutoff = retention_rules.finished_cutoff(self._retention, self._clock.now())
+        for name in self._directory.names(RUNS) if cutoff is not None else ():
+            with self._directory.lock():
+                run = self._directory.run_named(name)
+                if cutoff is not None and self._finished(run, cutoff):
+                    self._directory.counter.take()
+                    self.remove(run)
+
     def _finished(self, run: RunFiles, cutoff: float) -> LogLine | None:
         """Return the run if it is old and has nothing to do. A run that can't be read stays."""
         with contextlib.suppress(WorkflowCheckpointException):

@@ -346,6 +346,11 @@ class SqlBackend(Tables):
         return True
 
     def collect(self) -> int:
+        cutoff = retention_rules.finished_cutoff(self._retention, self._clock.now())
+        is_done = cutoff is None
+        while cutoff is not None and not is_done:
+            with self._database.transaction("later"):
+                is_done = not self.drop_finished(cutoff, self._owners)
         with self._database.transaction("later", alone=True):
             self.execute("reset_pruned")
             epoch = self.number("begin_collection")

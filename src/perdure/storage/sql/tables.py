@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING, get_args
 from perdure.errors import BlobDamagedError, CheckpointDamagedError, CheckpointNotFoundError
 from perdure.records import Blob, Command, EventBatch, HaltKind, JournalRecord, Manifest, RunQuery, RunRecord, RunStatus
 from perdure.storage import rules
+from perdure.storage.retention import REMOVED_RUNS_PER_COMMIT_MAX
 from perdure.storage.sql import rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from perdure.storage.rules import RunState
-    from perdure.storage.sql.database import Row, Rows, SqlDatabase
+    from perdure.storage.sql.database import OwnerWatch, Row, Rows, SqlDatabase
 
 _HALTED = frozenset(get_args(HaltKind))
 _NO_LIMIT = 2**62
+_EXAMINED_RUNS_MAX = 50
+"""Number of finished runs that one transaction examines at most."""
 
 
 class Tables:
@@ -145,6 +148,18 @@ class Tables:
         """Remove a run with everything that belongs to it. Its blobs are left to the next collection."""
         self.count_pruned(self.number("count_blob_users", run_id=run_id))
         self.execute("drop_run", run_id=run_id)
+
+    def drop_finished(self, cutoff: float, owners: OwnerWatch, *, but: str = "") -> tuple[str, ...]:
+        """Remove some finished runs that are older than the cutoff. Return their ids."""
+        found = self.execute("finished_runs", besides=but, cutoff=cutoff, limit=_EXAMINED_RUNS_MAX).fetchall()
+        finished = [run for run, _ in rows.readable_runs(found)]
+        free = (run.run_id for run in finished if run.owner is None or owners.is_dead(run.owner))
+        # They are locked by now, but somebody may have forked one of them since the search began.
+        alone = (run_id for run_id in free if not self.dependent_forks(run_id))
+        removed = tuple(itertools.islice(alone, REMOVED_RUNS_PER_COMMIT_MAX))
+        for run_id in removed:
+            self.drop_run(run_id)
+        return removed
 
     def count_pruned(self, number: int) -> None:
         """Count removed rows whose blobs may be unused now."""

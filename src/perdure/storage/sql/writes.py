@@ -6,7 +6,6 @@ still so; only if it is not, the run is read.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from perdure.records import Blob, Retention
     from perdure.storage.sql.database import OwnerWatch, Row
     from perdure.storage.sql.tables import Tables
-
-_EXAMINED_RUNS_PER_COMMIT_MAX = 50
 
 
 @dataclass(slots=True)
@@ -190,7 +187,9 @@ class GroupWrite:
         self._prune("checkpoints", retention.checkpoints, pending, now)
         cutoff = retention_rules.finished_cutoff(retention, now)
         if cutoff is not None:
-            pending.removed = self._remove_finished(cutoff, but=pending.lease.run_id)
+            pending.removed = self.tables.drop_finished(cutoff, self.owners, but=pending.lease.run_id)
+            for run_id in pending.removed:
+                self.states.pop(run_id, None)
 
     def _prune(self, kind: str, policy: retention_rules.Policy, pending: PendingCommit, now: datetime) -> None:
         """Remove some events or checkpoints of a run that retention does not keep."""
@@ -204,19 +203,6 @@ class GroupWrite:
             self.pruned += self.tables.delete_rows(f"prune_{kind}_but_newest", keep=newest, **values)
         elif cutoff is not None:
             self.pruned += self.tables.delete_rows(f"prune_{kind}_older", cutoff=cutoff, **values)
-
-    def _remove_finished(self, cutoff: float, *, but: str) -> tuple[str, ...]:
-        limit = _EXAMINED_RUNS_PER_COMMIT_MAX
-        found = self.tables.execute("finished_runs", besides=but, cutoff=cutoff, limit=limit).fetchall()
-        finished = [run for run, _ in rows.readable_runs(found)]
-        free = (run.run_id for run in finished if run.owner is None or self.owners.is_dead(run.owner))
-        # They are locked by now, but somebody may have forked one of them since the search began.
-        alone = (run_id for run_id in free if not self.tables.dependent_forks(run_id))
-        removed = tuple(itertools.islice(alone, retention_rules.REMOVED_RUNS_PER_COMMIT_MAX))
-        for run_id in removed:
-            self.tables.drop_run(run_id)
-            self.states.pop(run_id, None)
-        return removed
 
 
 def write_error(pending: Pending, error: Exception) -> CheckpointWriteError:

@@ -160,6 +160,27 @@ class RetentionConformance(StoreSuite):
         assert (await again.record()).position == 0
 
     @keeps(finished_runs=_WEEK)
+    async def test_a_collection_deletes_all_old_finished_runs_without_a_commit(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        for number in range(25):
+            old = await RunDriver.start(store, clock, f"finished {number}", commits=1)
+            await old.commit({"a": raw_blob(b"%d" % number * 3000)}, settled=True)
+            await old.release()
+        leased = await RunDriver.start(store, clock, "leased")
+        await leased.commit(settled=True)
+        posted = await RunDriver.start(store, clock, "posted")
+        await posted.commit(settled=True)
+        await posted.release()
+        await posted.post(command("wake up"))
+        clock.advance(6 * _DAY)
+        await store.collect()
+        assert len(await store.runs()) == 27
+        clock.advance(2 * _DAY)
+        assert await store.collect() >= 25
+        assert [record.run_id for record in await store.runs()] == ["leased", "posted"]
+
+    @keeps(finished_runs=_WEEK)
     async def test_finished_run_with_a_fork_or_a_command_is_kept(self, store: Store, clock: ManualClock) -> None:
         runs = [await RunDriver.start(store, clock, name, commits=1) for name in ("forked", "posted")]
         for run in runs:
