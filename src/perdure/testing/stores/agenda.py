@@ -154,6 +154,18 @@ def _halt(kind: HaltKind | None = None) -> Step:
     return lambda run: run.release(halt=kind and halted(kind))
 
 
+def _rewind(run: RunDriver) -> Awaitable[object]:
+    return run.rewind(f"{run.run_id}@0")
+
+
+def _delete(run: RunDriver) -> Awaitable[object]:
+    return run.store.delete(f"{run.run_id}@0")
+
+
+def _fork(run: RunDriver) -> Awaitable[object]:
+    return RunDriver.start(run.store, run.clock, "f", workflow_name=run.workflow_name, parent=f"{run.run_id}@0")
+
+
 _LEASE: Step = lambda run: run.reacquire()  # noqa: E731
 _FREE = _halt()
 
@@ -178,10 +190,10 @@ _SITUATIONS: Mapping[str, tuple[Sequence[Step], str | None, str | None]] = {
     "with an owner": ([_at("sleeping", _BEFORE), _post("a")], None, _BEFORE),
     "with an owner that advanced it": ([_at("running"), _FREE, _LEASE, _at("running")], None, None),
     "with a later timer": ([_at("sleeping", _NOW), _at("sleeping", _AFTER), _FREE], _AFTER, _AFTER),
-    "rewound": ([_at("sleeping", _NOW), _at("idle"), lambda run: run.rewind("r@0"), _FREE], _NOW, _NOW),
+    "rewound": ([_at("sleeping", _NOW), _at("idle"), _rewind, _FREE], _NOW, _NOW),
     "that never began": ([_FREE], None, None),
-    "deleted": ([_at("running", _NOW), _FREE, _post("a"), lambda run: run.store.delete("r@0")], None, None),
-    "forked, and leased": ([_at("idle"), _FREE, lambda run: run.another("f", parent="r@0")], None, None),
+    "deleted": ([_at("running", _NOW), _FREE, _post("a"), _delete], None, None),
+    "forked, and leased": ([_at("idle"), _FREE, _fork], None, None),
 }
 """By situation of a run: the steps to it, the time from which the run is due, and its next wake-up."""
 
@@ -209,16 +221,17 @@ async def _notified(subscription: Subscription) -> None:
 class AgendaConformance(HostStoreSuite):
     """A run is due if it can continue and nobody holds its lease."""
 
-    @pytest.mark.parametrize("situation", _SITUATIONS)
-    async def test_agenda_has_runs_that_can_continue(self, store: HostStore, fresh: RunDriver, situation: str) -> None:
-        steps, due_from, next_wake = _SITUATIONS[situation]
-        for step in steps:
-            await step(fresh)
-        due = [(["r"] if due_from is not None and at >= due_from else []) for at in (_BEFORE, _NOW, _AFTER)]
-        assert [await _due(store, at=at) for at in (_BEFORE, _NOW, _AFTER)] == due
-        assert await store.next_wake(after="", workflow_names=["flow"]) == next_wake
-        await store.close()
-        assert await _due(store, at=_AFTER) == due[-1]
+    async def test_agenda_has_runs_that_can_continue(self, store: HostStore, clock: ManualClock) -> None:
+        for name, (steps, _, _) in _SITUATIONS.items():
+            run = await RunDriver.start(store, clock, name, workflow_name=name)
+            for step in steps:
+                await step(run)
+        for _ in range(2):
+            for name, (_, due_from, next_wake) in _SITUATIONS.items():
+                expected = [[name] if due_from is not None and at >= due_from else [] for at in (_BEFORE, _NOW, _AFTER)]
+                assert [await _due(store, at=at, of=[name]) for at in (_BEFORE, _NOW, _AFTER)] == expected, name
+                assert await store.next_wake(after="", workflow_names=[name]) == next_wake, name
+            await store.close()
 
     async def test_due_run_comes_with_its_record_and_newest_command(self, store: HostStore, run: RunDriver) -> None:
         numbers = await run.post(command("a"), command("b"))
