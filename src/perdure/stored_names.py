@@ -99,7 +99,6 @@ _FIRST_MODULES = {
         "MagenticTaskLedger"
     ),
     "perdure.orchestrations.orchestrator": "BaseGroupChatOrchestrator",
-    "perdure.orchestrations.orchestrator_keeping": "StatefulOrchestrator=KeepingOrchestrator",
     "perdure.orchestrations.orchestrator_messages": (
         "GroupChatParticipantMessage GroupChatRequestMessage GroupChatRequestSentEvent GroupChatResponseMessage "
         "GroupChatResponseReceivedEvent"

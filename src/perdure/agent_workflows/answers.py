@@ -206,7 +206,9 @@ class AnswerReader:
         match self.output:
             case values.StructuredOutput(shape):
                 try:
-                    value = parse_value(_last_text(response.agent_response.messages), shape)
+                    # Before a tool call a model may have said something else.
+                    texts = [each.text for each in response.agent_response.messages if each.role == "assistant"]
+                    value = parse_value(next(filter(None, reversed(texts)), ""), shape)
                 except InvalidValueError as fault:
                     raise InvalidValueError(
                         f"Your answer can't be used: {fault}. Answer again, with JSON of the form that was asked for "
@@ -292,14 +294,6 @@ def shared_messages(messages: Iterable[Message]) -> tuple[Message, ...]:
     return tuple(found)
 
 
-def _last_text(messages: Sequence[Message]) -> str:
-    """Return the last text: before a tool call a model may have said something else."""
-    for message in reversed(messages):
-        if message.role == "assistant" and message.text:
-            return message.text
-    return ""
-
-
 # The outputs that only an `Agent` can make, as the reason for errors.
 _NEEDS: Final[Mapping[type[Any], str]] = {
     values.Handoffs: "is a router",
@@ -328,12 +322,7 @@ def configure_agent(node: values.Node, agent: SupportsAgentRun, choices: Sequenc
     is_forced = bool(choices) and isinstance(own.client, ChatMiddlewareLayer)
     copied.middleware = [*own.middleware, *([RequireChoice()] if is_forced else ())]
     copied.additional_properties = dict(own.additional_properties)
-    copied.default_options = _options_for(node, own, choices)
-    return copied
-
-
-def _options_for(node: values.Node, agent: Agent[Any], choices: Sequence[Choice]) -> dict[str, Any]:
-    options: dict[str, Any] = dict(agent.default_options)
+    copied.default_options = options = dict(own.default_options)
     if node.instructions is not None:
         options["instructions"] = "\n".join(filter(None, (options.get("instructions"), node.instructions)))
     if choices:
@@ -342,10 +331,10 @@ def _options_for(node: values.Node, agent: Agent[Any], choices: Sequence[Choice]
         options |= {"tools": tools, "tool_choice": "required", "allow_multiple_tool_calls": False}
     elif isinstance(node.output, values.StructuredOutput):
         options["response_format"] = node.output.type
-        if isinstance(agent.client, FunctionInvocationLayer):
+        if isinstance(own.client, FunctionInvocationLayer):
             # The node itself asks again: so do the records of executions that earlier versions began.
             options["check_response_format"] = False
-    return options
+    return copied
 
 
 def _tools_for(node: values.Node, options: dict[str, Any], choices: Sequence[Choice]) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta  # noqa: TC003 - RunOptions is read at run time
@@ -95,7 +95,7 @@ class Runner:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self.subscribers = Subscribers()
-        self._waiting: dict[str, Workflow] = {}
+        self.waiting: dict[str, Workflow] = {}
 
     def call(
         self, execution_id: str | None, *, stream: bool, options: RunOptions, is_new: bool, **given: Any
@@ -105,8 +105,9 @@ class Runner:
         given |= options
         if "timeout" in given:
             given["deadline"] = given.pop("timeout")
-        call = Call(self, execution_id, is_streamed=stream, options=given, is_new=is_new).stream()
-        return call if stream else call.get_final_response()
+        call = Call(self, execution_id, is_streamed=stream, options=given, is_new=is_new)
+        events = ResponseStream(call.events(), finalizer=call.result)
+        return events if stream else events.get_final_response()
 
     async def find(self, execution_id: str | None) -> str:
         """Return the id of an execution to continue. Raises AgentWorkflowError."""
@@ -127,16 +128,16 @@ class Runner:
 
     def graph(self, execution_id: str) -> Workflow:
         """Return the graph of the execution that waits in this process, or a new one."""
-        return self._waiting.get(execution_id) or self.parts.graph("result", storage=self.parts.execution_storage)
+        return self.waiting.get(execution_id) or self.parts.graph("result", storage=self.parts.execution_storage)
 
     def _find_waiting(self, execution_id: str | None) -> str:
-        waiting = list(self._waiting)
+        waiting = list(self.waiting)
         if execution_id is None and len(waiting) == 1:
             return waiting[0]
-        if execution_id is not None and execution_id in self._waiting:
+        if execution_id is not None and execution_id in self.waiting:
             return execution_id
         name, there = self.parts.name, quoted(waiting)
-        if not there:
+        if not waiting:
             raise AgentWorkflowError(
                 f"workflow {name!r} keeps no executions, so there is nothing to resume: build it with "
                 "with_checkpointing() and a workflow store"
@@ -149,13 +150,6 @@ class Runner:
             reason=f"workflow {name!r} keeps no executions, and {execution_id!r} is none of those that wait in this "
             f"process: {there}; to find it later, build it with with_checkpointing() and a workflow store",
         )
-
-    def release(self, execution_id: str, graph: Workflow, result: AgentWorkflowResult) -> None:
-        """Keep an execution that has no store and waits for answers; let go of any other."""
-        if self.parts.execution_storage is None and result.is_waiting:
-            keep_waiting(self._waiting, execution_id, graph, f"the execution of workflow {self.parts.name!r}")
-        else:
-            self._waiting.pop(execution_id, None)
 
 
 @dataclass
@@ -175,11 +169,8 @@ class Call:
     _id: str = field(init=False)
     _graph: Workflow = field(init=False, repr=False)
 
-    def stream(self) -> ResponseStream[WorkflowEvent[Any], AgentWorkflowResult]:
-        """Return the events as a stream, whose final response is the result."""
-        return ResponseStream(self._events(), finalizer=self._result)
-
-    async def _events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
+    async def events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
+        """Run the execution until it is idle, and yield its events."""
         try:
             await self._start()
             async with aclosing(self._completed_events()) as events:
@@ -191,7 +182,8 @@ class Call:
 
     async def _completed_events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Yield the events of the run, without requests that are answered, and with failures that stop it."""
-        storage, stopping = self.runner.parts.execution_storage, self.runner.parts.stopping
+        parts = self.runner.parts
+        storage, stopping = parts.execution_storage, parts.stopping
         # Their answers are stored and not applied yet.
         answered = await answered_requests(storage, self._id) if self._has_begun else ()
         failures: dict[str, WorkflowEvent[Any]] = {}
@@ -204,20 +196,14 @@ class Call:
                         failures.pop(event.executor_id, None)  # It is tried again, so it has not failed for good.
                     elif event.type == "executor_failed":
                         failures[event.executor_id] = event
-                if event.type == "failed":
-                    for failure in self._node_failures(failures):
-                        yield failure
+                for actor, failure in failures.items() if event.type == "failed" else ():
+                    # The conductor is not called any more.
+                    state, details = self._state(), failure.details
+                    if (task := state.active.get(actor)) is not None:
+                        error = "" if details is None else f"{details.error_type}: {details.message}"
+                        data = completion_event(parts.plan, state.progress, task, parts.active_clock, error=error)
+                        yield WorkflowEvent(data.type, data, executor_id=actor)
                 yield event
-
-    def _node_failures(self, failures: Mapping[str, WorkflowEvent[Any]]) -> Iterator[WorkflowEvent[Any]]:
-        """Yield the completion events of nodes that stop the run: the conductor is not called any more."""
-        parts, state = self.runner.parts, self._state()
-        for actor, failure in failures.items():
-            task, details = state.active.get(actor), failure.details
-            if task is not None:
-                error = "" if details is None else f"{details.error_type}: {details.message}"
-                data = completion_event(parts.plan, state.progress, task, parts.active_clock, error=error)
-                yield WorkflowEvent(data.type, data, executor_id=actor)
 
     def _state(self) -> ExecutionState:
         """Return the state of the execution, to be read only."""
@@ -253,18 +239,21 @@ class Call:
         finally:
             await stream.aclose()
 
-    def _result(self, events: Sequence[WorkflowEvent[Any]]) -> AgentWorkflowResult:
-        result = _result_in(events, self._id) or self._known_result(events)
-        self.runner.release(self._id, self._graph, result)
-        return result
-
-    def _known_result(self, events: Sequence[WorkflowEvent[Any]]) -> AgentWorkflowResult:
-        """Return the result of an execution that has yielded none to this call, from its state."""
-        parts, state = self.runner.parts, self._state()
-        if not state.has_started:
-            return _partial_result(AgentWorkflowResult(self._id, success=False), events)
-        known = replace(make_result(parts.plan, state, parts.active_clock), execution_id=self._id)
-        return known if state.record.is_finished else _partial_result(known, events)
+    def result(self, events: Sequence[WorkflowEvent[Any]]) -> AgentWorkflowResult:
+        """Return the result: the one that the execution yielded, or what follows from its state."""
+        runner, parts, state = self.runner, self.runner.parts, self._state()
+        result = _result_in(events)
+        if result is None and state.has_started:
+            known = make_result(parts.plan, state, parts.active_clock)
+            result = known if state.record.is_finished else _partial_result(known, events)
+        elif result is None:
+            result = _partial_result(AgentWorkflowResult(self._id, success=False), events)
+        if parts.execution_storage is None and result.is_waiting:
+            keep_waiting(runner.waiting, self._id, self._graph, f"the execution of workflow {parts.name!r}")
+        else:
+            runner.waiting.pop(self._id, None)
+        # Inside another run, an execution knows itself by another id.
+        return replace(result, execution_id=self._id)
 
 
 # The name under which the engine cancels a run whose time is up.
@@ -277,7 +266,7 @@ _STATUS: Final[Mapping[WorkflowRunState, ExecutionStatus]] = {
 }
 
 
-def _result_in(events: Iterable[WorkflowEvent[Any]], execution_id: str) -> AgentWorkflowResult | None:
+def _result_in(events: Iterable[WorkflowEvent[Any]]) -> AgentWorkflowResult | None:
     """Return the result that an execution yielded, in whichever form."""
     found: AgentWorkflowResult | None = None
     for event in events:
@@ -290,8 +279,7 @@ def _result_in(events: Iterable[WorkflowEvent[Any]], execution_id: str) -> Agent
             found = AgentWorkflowResult(**cast("Mapping[str, Any]", data))
         elif isinstance(data, AgentWorkflowResult):
             found = data
-    # Inside another run, an execution knows itself by another id.
-    return None if found is None else replace(found, execution_id=execution_id)
+    return found
 
 
 def _partial_result(known: AgentWorkflowResult, events: Sequence[WorkflowEvent[Any]]) -> AgentWorkflowResult:

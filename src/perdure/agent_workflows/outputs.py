@@ -127,24 +127,19 @@ def require_output(output: values.Output) -> None:
     """Raise TypeError or ValueError if no answer of a model could have this form."""
     if output == values.UnionOutput(()):
         raise ValueError("union_output has no types; give at least one")
-    keys, shapes = _form_of(output)
+    reserved, shapes = _form_of(output)
     for shape in shapes:
-        _require_shape(shape, keys)
-
-
-def _require_shape(shape: values.Shape, reserved: Collection[str]) -> None:
-    if isinstance(shape, Mapping):
-        if faults := schema_faults(shape):
-            listed = "; ".join(faults[:_FAULTS_MAX])
-            raise ValueError(f"its JSON schema is not valid: {listed}; correct it, or give a pydantic model")
-    elif not hasattr(shape, "model_validate_json"):
-        raise TypeError(f"a structured output is a pydantic model or a JSON schema, not {shape!r}")
-    elif getattr(shape, "__pydantic_root_model__", False):
-        raise TypeError(f"{shape.__name__!r} is a RootModel, which has no fields to put out; give it a field")
-    clash = sorted((field_names(shape) or frozenset()) & set(reserved))
-    if clash:
-        name = title_of(shape) or "the JSON schema"
-        raise ValueError(f"{name!r} has a field {clash[0]!r}, which is a reserved output key; rename the field")
+        if isinstance(shape, Mapping):
+            if faults := schema_faults(shape):
+                listed = "; ".join(faults[:_FAULTS_MAX])
+                raise ValueError(f"its JSON schema is not valid: {listed}; correct it, or give a pydantic model")
+        elif not hasattr(shape, "model_validate_json"):
+            raise TypeError(f"a structured output is a pydantic model or a JSON schema, not {shape!r}")
+        elif getattr(shape, "__pydantic_root_model__", False):
+            raise TypeError(f"{shape.__name__!r} is a RootModel, which has no fields to put out; give it a field")
+        if clash := sorted((field_names(shape) or frozenset()) & reserved):
+            name = title_of(shape) or "the JSON schema"
+            raise ValueError(f"{name!r} has a field {clash[0]!r}, which is a reserved output key; rename the field")
 
 
 def schema_faults(schema: Any) -> list[str]:

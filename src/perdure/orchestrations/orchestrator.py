@@ -96,7 +96,7 @@ def _with_run_state(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method so that a call with a context loads the state of that run, and saves it at the end."""
 
     @functools.wraps(method)
-    async def wrapper(self: StatefulOrchestrator, *args: Any, **kwargs: Any) -> Any:
+    async def wrapper(self: BaseGroupChatOrchestrator, *args: Any, **kwargs: Any) -> Any:
         given = (*args, *kwargs.values())
         contexts = [cast("WorkflowContext[Any, Any]", each) for each in given if isinstance(each, WorkflowContext)]
         with self.use_run_state(contexts[0]) if contexts else nullcontext():
@@ -106,19 +106,37 @@ def _with_run_state(method: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-class StatefulOrchestrator(Executor):
-    """An executor with an `OrchestrationState` per run, loaded when a handler starts and saved when it ends.
+class BaseGroupChatOrchestrator(Executor, ABC):
+    """Leads a chat: takes the task, asks participants to speak, records their answers, and ends the chat.
 
-    A call that fails changes nothing, and runs don't share state.
+    A subclass implements `_handle_messages` for a task and `_handle_response` for an answer. The methods below help
+    it: they record the conversation, count rounds, send messages, ask participants, and end the chat. Their state
+    belongs to the run and is in its checkpoint, together with what `_snapshot_pattern_metadata` adds. A call that fails
+    changes nothing. A new run starts with the orchestrator's initial state.
+
+    The builder sets the participants if `participant_registry` is not given.
+
+    Attributes:
+        keeps_conversation: True if a later turn needs only the new messages. In a workflow used as an agent, there may
+            be none.
     """
+
+    TERMINATION_CONDITION_MET_MESSAGE: ClassVar[str] = "The group chat has reached its termination condition."
+    MAX_ROUNDS_MET_MESSAGE: ClassVar[str] = "The group chat has reached the maximum number of rounds."
+
+    keeps_conversation: ClassVar[bool] = False
 
     def __init__(
         self,
         id: str,  # noqa: A002 - the documented name
+        participant_registry: ParticipantRegistry | None = None,
         *,
         name: str | None = None,
+        max_rounds: int | None = None,
+        termination_condition: TerminationCondition | None = None,
         **kwargs: Any,
     ) -> None:
+        check_condition(termination_condition)
         if kwargs.get("max_concurrency", 1) != 1:
             raise ValueError(f"orchestrator {id!r} must handle one message at a time: leave max_concurrency at 1")
         super().__init__(id, **kwargs)
@@ -126,6 +144,9 @@ class StatefulOrchestrator(Executor):
         self.__initial_state = OrchestrationState(orchestrator_name=self._name)
         # The metadata is added for the first run: here the subclass has not been initialized yet.
         self.__has_metadata = False
+        self._max_rounds = None if max_rounds is None else max(1, max_rounds)
+        self._termination_condition = termination_condition
+        self._registry = participant_registry
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Give the subclass's async methods the state of the run, if they are called with a context."""
@@ -204,43 +225,6 @@ class StatefulOrchestrator(Executor):
 
     def _restore_pattern_metadata(self, metadata: dict[str, Any]) -> None:
         """Restore the subclass's additions."""
-
-
-class BaseGroupChatOrchestrator(StatefulOrchestrator, ABC):
-    """Leads a chat: takes the task, asks participants to speak, records their answers, and ends the chat.
-
-    A subclass implements `_handle_messages` for a task and `_handle_response` for an answer. The methods below help
-    it: they record the conversation, count rounds, send messages, ask participants, and end the chat. Their state
-    belongs to the run and is in its checkpoint, together with what `_snapshot_pattern_metadata` adds. A call that fails
-    changes nothing. A new run starts with the orchestrator's initial state.
-
-    The builder sets the participants if `participant_registry` is not given.
-
-    Attributes:
-        keeps_conversation: True if a later turn needs only the new messages. In a workflow used as an agent, there may
-            be none.
-    """
-
-    TERMINATION_CONDITION_MET_MESSAGE: ClassVar[str] = "The group chat has reached its termination condition."
-    MAX_ROUNDS_MET_MESSAGE: ClassVar[str] = "The group chat has reached the maximum number of rounds."
-
-    keeps_conversation: ClassVar[bool] = False
-
-    def __init__(
-        self,
-        id: str,  # noqa: A002 - the documented name
-        participant_registry: ParticipantRegistry | None = None,
-        *,
-        name: str | None = None,
-        max_rounds: int | None = None,
-        termination_condition: TerminationCondition | None = None,
-        **kwargs: Any,
-    ) -> None:
-        check_condition(termination_condition)
-        super().__init__(id, name=name, **kwargs)
-        self._max_rounds = None if max_rounds is None else max(1, max_rounds)
-        self._termination_condition = termination_condition
-        self._registry = participant_registry
 
     def join(
         self,

@@ -249,7 +249,8 @@ class _Execution:
             )
             message = f"conditions have changed since the execution last ran: {changed}; earlier decisions stay"
             await self._diagnose(message, level="warning")
-            self._state.set_requirements(plan.requirements_digest, plan.requirements)
+            self._state.requirements = plan.requirements
+            self._state.update(terms=plan.requirements_digest)
 
     async def _ignore_late_result(self, actor: str) -> None:
         message = f"a late or repeated result of node {actor!r} is ignored; nothing needs to be done"

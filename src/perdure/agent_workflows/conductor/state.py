@@ -154,7 +154,7 @@ class ExecutionState:
         self._record = record
         self._scope.set(_REQUEST, request)
         self._scope.set(_EDGES, plan.edge_names)
-        self._scope.set(_REQUIREMENTS, dict(plan.requirements))
+        self.requirements = plan.requirements
 
     def save(self) -> None:
         """Write the progress and the record."""
@@ -168,13 +168,12 @@ class ExecutionState:
 
     @property
     def requirements(self) -> Mapping[str, str]:
-        """Return the conditions of edges, as they were last."""
+        """The conditions of edges, as they were last."""
         return self._scope.get(_REQUIREMENTS, {})
 
-    def set_requirements(self, digest: str, requirements: Mapping[str, str]) -> None:
-        """Record that the conditions of edges have changed."""
+    @requirements.setter
+    def requirements(self, requirements: Mapping[str, str]) -> None:
         self._scope.set(_REQUIREMENTS, dict(requirements))
-        self.update(terms=digest)
 
     @property
     def has_started(self) -> bool:
