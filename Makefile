@@ -13,16 +13,19 @@ export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test soak check lint types layers bench clean
+.PHONY: help demo inspect inspector test browser-test soak check lint types layers bench clean
 
 help:
 	@echo "make demo    kill agents in their turns, resume in a new process, compare: under a minute"
-	@echo "make test    run the tests"
+	@echo "make inspect open the inspector on a store with twenty runs of every kind"
+	@echo "make test    run the tests; those of the inspector in a browser if chromium is installed"
 	@echo "make soak    kill runs for $(SOAK_MINUTES) minutes with random seeds; kill and freeze hosts with 200 runs,"
 	@echo "             a minute for each store; then run the tests with every seed, point and store"
 	@echo "make check   all that has to pass before a commit: lint, format, types, layers, tests"
 	@echo "make bench   compare with other libraries, in an environment of its own, and write bench/RESULTS.md;"
 	@echo "             ARGS='--only A,H' measures these lines alone, ARGS=--quick a little of everything"
+	@echo "make inspector     build the inspector's page again, with Node; the result is part of the package"
+	@echo "make browser-test  install Debian's chromium and run the tests of the inspector in it"
 	@echo "make clean   remove all that make has made"
 	@echo
 	@echo "PYTHON=python3.12 chooses the interpreter, WORKERS=4 the number of test processes,"
@@ -32,8 +35,21 @@ help:
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/demo.py
 
-test: $(VENV)/.test
+inspect: $(VENV)/.test
+	@rm -rf build/inspected.db*; mkdir -p build
+	@$(BIN)/python examples/inspected.py build/inspected.db
+	@$(BIN)/perdure inspect -s build/inspected.db
+
+# The same sources give the same bytes: versions come from the lock file.
+inspector:
+	cd inspector && npm ci --no-audit --no-fund && npm run build
+
+test: $(VENV)/.test $(if $(shell command -v chromium),$(VENV)/.browser)
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+browser-test: $(VENV)/.browser
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
+	$(BIN)/python -m pytest tests/inspector
 
 soak: $(VENV)/.test
 	$(BIN)/python -m tests.crash.errand --minutes $(SOAK_MINUTES) --kills 20 --rounds 1 --races 10 $(ARGS)
@@ -69,6 +85,10 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 $(VENV)/.test: pyproject.toml | $(BIN)/python
 	@$(call install,$(VENV),test)
 	@touch $(VENV)/.demo $@
+
+$(VENV)/.browser: $(VENV)/.test
+	@$(call install,$(VENV),browser)
+	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@$(call install,$(VENV),dev)

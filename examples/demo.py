@@ -240,22 +240,20 @@ def main() -> None:
             title="perdure",
         )
     )
-    with tempfile.TemporaryDirectory() as directory:
-        database = str(Path(directory, "runs.db"))
-        first = until_killed(database)
-        console.print(f"[red]SIGKILL[/] to process {first[0]['pid']}, in the middle of two turns.")
-        second = to_the_end("worker", database)
-        console.print(
-            f"The same command again: process {second[0]['pid']} continues inside the turns. "
-            "It ends when a call needs approval."
-        )
-        [question] = to_the_end("approve", database, "alice")
-        console.print(
-            f"Process {question['pid']} has only that file. "
-            f"Here a person, alice, approves the call: {question['text']!r}."
-        )
-        third = to_the_end("worker", database)
-        console.print("The same command, one last time:\n")
+    database = str(Path(tempfile.mkdtemp(prefix="perdure-demo-"), "runs.db"))
+    first = until_killed(database)
+    console.print(f"[red]SIGKILL[/] to process {first[0]['pid']}, in the middle of two turns.")
+    second = to_the_end("worker", database)
+    console.print(
+        f"The same command again: process {second[0]['pid']} continues inside the turns. "
+        "It ends when a call needs approval."
+    )
+    [question] = to_the_end("approve", database, "alice")
+    console.print(
+        f"Process {question['pid']} has only that file. Here a person, alice, approves the call: {question['text']!r}."
+    )
+    third = to_the_end("worker", database)
+    console.print("The same command, one last time:\n")
     lives = [first, second, third]
     result, calls = asyncio.run(undisturbed())
     console.print(timeline(sorted(calls, key=order), lives))
@@ -267,6 +265,14 @@ def main() -> None:
         "made again, because their answers were lost. Everything else of these turns was on disk, although the "
         "superstep had no checkpoint yet."
     )
+    console.print(f"Look at the run in the browser:\n{inspect_command(database)}", soft_wrap=True)
+
+
+def inspect_command(database: str) -> str:
+    """Return the command that opens the inspector on the demo's database."""
+    program = Path(sys.executable).with_name("perdure")
+    here = Path.cwd()
+    return f"{program.relative_to(here) if program.is_relative_to(here) else program} inspect -s {database}"
 
 
 def order(call: str) -> tuple[int, str]:

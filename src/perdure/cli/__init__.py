@@ -12,7 +12,7 @@ def main() -> None:
         import typer  # noqa: F401, PLC0415
     except ImportError:
         sys.exit("the perdure command needs typer and rich: pip install 'perdure[cli]'")
-    from perdure.cli import checkpoints, requests, runs, store  # noqa: F401, PLC0415 - they add their commands
+    from perdure.cli import checkpoints, inspect, requests, runs, store  # noqa: F401, PLC0415 - they add their commands
     from perdure.cli.app import app  # noqa: PLC0415
 
     app()

@@ -11,8 +11,8 @@ import typer
 from perdure.cli.app import BUSY, Context, app, command, confirm, refuse
 from perdure.cli.output import safe
 from perdure.cli.runs import RunArgument
-from perdure.cli.views import Row
 from perdure.errors import RunBusyError, RunNotFoundError
+from perdure.inspector.views import Row
 from perdure.records import RunStatus
 from perdure.storage import CheckpointDiff, RunInfo
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from perdure.cli.views import SCHEMA, Row
+from perdure.inspector.views import SCHEMA, Row
 
 Format: TypeAlias = Literal["table", "json", "jsonl"]
 

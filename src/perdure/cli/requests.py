@@ -8,7 +8,7 @@ import typer
 
 from perdure.cli.app import NOT_FOUND, Context, app, command, refuse
 from perdure.cli.runs import RunArgument
-from perdure.cli.views import Row, request_view
+from perdure.inspector.views import Row, request_view
 
 _PAGE = 200
 _COLUMNS = ("request_id", "run_id", "executor_id", "response_type", "opened_at", "deadline", "data")

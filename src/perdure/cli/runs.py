@@ -11,7 +11,7 @@ import typer
 
 from perdure.cli.app import FAILED, OK, STOPPED, TIMEOUT, USAGE, WAITING, Context, app, command, refuse
 from perdure.cli.output import moment, safe
-from perdure.cli.views import Row, checkpoint_view, event_view, request_view, run_view
+from perdure.inspector.views import Row, checkpoint_view, event_view, request_view, run_view
 from perdure.records import Mark, RunStatus
 from perdure.storage import Order, PendingRequest, RunInfo
 

@@ -10,7 +10,7 @@ import typer
 
 from perdure.cli.app import Context, app, command, confirm, store_app
 from perdure.cli.runs import RunArgument
-from perdure.cli.views import plain
+from perdure.inspector.views import plain
 
 
 @command(store_app, "info")

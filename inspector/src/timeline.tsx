@@ -1,0 +1,113 @@
+// A waterfall of supersteps, and what happened in each: activations, steps, calls, waits, failures, take-overs.
+
+import { useState } from "preact/hooks";
+import { type Run, type RunEvent } from "./api";
+import { summary, useEvents } from "./events";
+import { clean, duration, Empty, Problem, Text, Time } from "./ui";
+
+interface Bar {
+  key: string;
+  label: string;
+  kind: string;
+  start: number;
+  end: number;
+  note: string;
+  depth: number;
+  superstep: number;
+}
+
+const MARKS = new Set(["failed", "taken_over", "warning", "request_info", "answered", "received", "woken", "cancelled", "undelivered", "attempt_failed", "executor_failed", "executor_suspended"]);
+const TIMED = new Set(["step_completed", "model_call_completed", "tool_call_completed"]);
+const SHOWN = 400;
+
+function time(event: RunEvent): number {
+  return event.at ? new Date(event.at).getTime() : 0;
+}
+
+function seconds(event: RunEvent): number {
+  const found = event.data?.duration;
+  return typeof found === "number" ? found : 0;
+}
+
+function noteOf(event: RunEvent): string {
+  const { outcome, attempt, spent } = event.data ?? {};
+  const tokens = spent?.total_tokens;
+  const parts = [outcome !== "completed" && outcome, attempt > 1 && `attempt ${attempt}`, tokens && `${tokens} tokens`];
+  return parts.filter(Boolean).join(", ");
+}
+
+/** Turn events into bars. A commit gives all events of its superstep one time, so a superstep lasts since the last one. */
+function barsOf(events: RunEvent[]): Bar[] {
+  const bars: Bar[] = [];
+  let [before, now, inside] = [0, 0, 0];
+  for (const event of events) {
+    if (time(event) !== now) [before, now] = [now || time(event), time(event)];
+    if (event.type === "superstep_started" && !event.path.length) inside = bars.length;
+    const place = [...event.path, event.executor_id ?? ""].filter(Boolean).join("/");
+    const at = time(event);
+    const base = { key: String(event.seq), superstep: event.superstep ?? 0, depth: event.path.length };
+    if (event.type === "superstep_completed") {
+      if (event.path.length) continue;
+      const lasted = seconds(event) * 1000;
+      const start = lasted ? at - lasted : before;
+      const bar = { ...base, label: `superstep ${event.superstep ?? ""}`, kind: "superstep", start, end: at, note: clean(event.data?.process ?? "", 60), depth: 0 };
+      bars.splice(inside, 0, bar);
+    } else if (TIMED.has(event.type)) {
+      const name = event.data?.model ?? event.data?.name ?? event.type;
+      const lasted = seconds(event) * 1000;
+      bars.push({ ...base, label: `${place} · ${name}`, kind: event.type, start: at - lasted, end: at, note: noteOf(event), depth: event.path.length + 2 });
+    } else if (event.type === "executor_completed" || event.type === "executor_bypassed") {
+      const lasted = seconds(event) * 1000;
+      bars.push({ ...base, label: place, kind: event.type, start: lasted ? at - lasted : before, end: at, note: event.type === "executor_bypassed" ? "recorded by an earlier attempt" : "", depth: event.path.length + 1 });
+    } else if (MARKS.has(event.type)) {
+      bars.push({ ...base, label: place ? `${event.type} · ${place}` : event.type, kind: event.type, start: at, end: at, note: clean(summary(event) ?? "", 120), depth: event.path.length + 1 });
+    }
+  }
+  return bars;
+}
+
+export function Timeline({ run, news }: { run: Run; news: number }) {
+  const { events, error, earlier } = useEvents(run, news, 500);
+  const [zoom, setZoom] = useState(1);
+  const bars = barsOf(events).slice(-SHOWN);
+  if (!bars.length) return <>{error ? <Problem error={error} /> : <Empty>Nothing was committed yet.</Empty>}</>;
+  const start = Math.min(...bars.map((bar) => bar.start));
+  const span = Math.max(Math.max(...bars.map((bar) => bar.end)) - start, 1);
+  const part = (value: number) => `${(100 * value) / span}%`;
+  return (
+    <>
+      <Problem error={error} />
+      <p class="facts">
+        <span>
+          from <Time at={new Date(start).toISOString()} />
+        </span>
+        <span>{duration(span / 1000)} in all</span>
+        <label>
+          Zoom <input type="range" min={1} max={40} value={zoom} onInput={(event) => setZoom(Number(event.currentTarget.value))} />
+        </label>
+        {earlier && <button onClick={earlier}>Show earlier</button>}
+      </p>
+      <div class="scroll timeline" tabIndex={0} role="region" aria-label="Timeline">
+        <ol style={{ width: `${zoom * 100}%` }}>
+          {bars.map((bar) => (
+            <li key={bar.key} class={`bar is-${bar.kind}`}>
+              <span class="label" style={{ paddingLeft: `${bar.depth}rem` }}>
+                <Text of={bar.label} max={60} />
+              </span>
+              <span class="track">
+                <span
+                  class="span"
+                  style={{ marginLeft: part(bar.start - start), width: part(Math.max(bar.end - bar.start, span / 500)) }}
+                  title={`${duration((bar.end - bar.start) / 1000)} ${bar.note}`.slice(0, 300)}
+                />
+              </span>
+              <span class="note">
+                {bar.end > bar.start ? duration((bar.end - bar.start) / 1000) : ""} <Text of={bar.note} max={80} />
+              </span>
+            </li>
+          ))}
+        </ol>
+      </div>
+    </>
+  );
+}
