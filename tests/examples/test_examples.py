@@ -184,6 +184,7 @@ ON_EACH_STORAGE = {
 TESTED_BESIDES = {
     "seeds/plan_review.py",
     "demo.py",
+    "inspected.py",
     *(f"service/{name}.py" for name in ("__init__", "__main__", "app", "claims", "following", "wire")),
 }
 

@@ -4,6 +4,8 @@ import asyncio
 import gzip
 import hashlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -250,6 +252,28 @@ async def test_large_values_are_read_in_pieces(tmp_path: Path) -> None:
         assert (text["size"], len(text["text"])) == (3_000_000, 20_000)
         root = await ask(inspector, "value", run="large", at='["state"]')
         assert len(json.dumps(root)) < 2_000
+
+
+async def test_the_prepared_store_has_runs_of_every_kind(tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "examples" / "inspected.py"
+    command = [sys.executable, "-W", "error", str(script), str(tmp_path / "runs.db")]
+    ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=100, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    async with SqliteCheckpointStorage(tmp_path / "runs.db") as storage:
+        inspector = local_app(storage, TOKEN)
+        counts = (await ask(inspector, "counts"))["counts"]
+        assert {name: count for name, count in counts.items() if count} == {
+            "idle": 13,
+            "waiting": 4,
+            "sleeping": 2,
+            "failed": 2,
+            "cancelled": 1,
+        }
+        (talk,) = (await ask(inspector, "conversation", run="support-1"))["conversations"]
+        kinds = [content["type"] for message in talk["messages"] for content in message["contents"]]
+        assert kinds == ["text", "function_call", "function_result", "function_call", "function_approval_request"]
+        position = (await ask(inspector, "graph", run="branch-1"))["position"]
+        assert position["sub_workflows"]["shop"]["waiting"] == ["desk"]
 
 
 async def test_the_inspector_listens_on_the_network_only_with_a_chosen_secret(storage: SqliteCheckpointStorage) -> None:
