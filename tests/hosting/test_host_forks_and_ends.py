@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.hosting.flows import Gate, office, pass_on, row, shout, until
 
-from perdure import Edit, Host, RunBusyError, RunNotFoundError, UnknownWorkflowError, WorkflowCheckpointException
-from perdure.storage import MemoryStore
+from perdure import (
+    Edit,
+    Host,
+    RunBusyError,
+    RunExistsError,
+    RunFailedError,
+    RunNotFoundError,
+    UnknownWorkflowError,
+    WorkflowCheckpointException,
+)
+from perdure.storage import MemoryStore, StoreStorage
 
 if TYPE_CHECKING:
     from tests.hosting.places import Storage
@@ -148,3 +157,66 @@ def test_a_host_can_be_created_without_an_event_loop() -> None:
 
     host = Host(StoreStorage(MemoryStore()))
     assert not host.is_serving
+
+
+async def test_the_store_alone_forks_a_run_and_a_host_continues_it(storage: Storage) -> None:
+    async with office_host(storage) as host:
+        run = await host.start("office", "tea", run_id="r", tags={"for": "Ann"})
+        await run.result()
+        await run.respond({"about tea": "yes"})
+        await until(host, "r", "idle")
+        before = await run.info()
+    assert await storage.fork("r@1", run_id="f") == "f"
+    with pytest.raises(RunExistsError):
+        await storage.fork("r@1", run_id="f")
+    forked = await storage.run("f")
+    assert (forked.status, forked.parent_run_id, forked.parent_checkpoint_id) == ("waiting", "r", "r@1")
+    assert forked.tags == {"for": "Ann"}
+    [request] = await storage.requests("f")
+    await storage.respond("f", {request.request_id: "no"})
+    async with office_host(storage) as host:
+        await until(host, "f", "idle")
+        assert (await (await host.run("f")).result()).get_outputs() == ["tea: no (1)"]
+        assert await host.info("r") == before
+
+
+async def test_the_store_alone_forks_the_newest_checkpoint_with_a_larger_budget(storage: Storage) -> None:
+    host = Host(storage)
+    host.register(row("w", pass_on, shout))
+    async with host:
+        run = await host.start("w", "hi", run_id="r", budget={"supersteps": 1})
+        with pytest.raises(RunFailedError):
+            await run.result()
+        head = (await run.info()).checkpoint_id
+        assert head is not None
+        await host.recover(await fork_of(storage, head))
+        assert (await (await host.run("f")).result()).get_outputs() == ["hi!"]
+        assert (await storage.view("f@0")).budget == {"supersteps": 1}
+
+
+async def fork_of(storage: Storage, checkpoint_id: str) -> str:
+    return await storage.fork(checkpoint_id, run_id="f", budget={"supersteps": 2})
+
+
+async def test_a_host_moves_a_run_back(storage: Storage) -> None:
+    async with office_host(storage) as host:
+        run = await host.start("office", "tea", run_id="r")
+        await run.result()
+        await run.respond({"about tea": "yes"})
+        await until(host, "r", "idle")
+        await host.restore("r", "r@1")
+        await until(host, "r", "waiting")
+        await run.respond({"about tea": "no"})
+        await until(host, "r", "idle")
+        assert (await run.result()).get_outputs() == ["tea: no (1)"]
+        assert "answered" in [event.type async for event in host.events("r")]
+
+
+def test_storages_and_hosts_have_the_same_operations() -> None:
+    shared = ("runs", "run", "requests", "respond", "send", "cancel", "recover", "fork", "restore", "events")
+    for name in shared:
+        assert callable(getattr(StoreStorage, name))
+        assert callable(getattr(Host, name))
+    # The `delete` of a storage is that of a checkpoint.
+    assert callable(StoreStorage.delete_run)
+    assert callable(Host.delete)

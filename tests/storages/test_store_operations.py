@@ -11,6 +11,7 @@ from perdure import (
     CheckpointNotFoundError,
     RunBusyError,
     RunError,
+    RunExistsError,
     RunNotFoundError,
     Workflow,
     WorkflowBuilder,
@@ -106,3 +107,23 @@ async def test_a_run_that_this_process_advances_is_refused(storage: StoreStorage
 
     await WorkflowBuilder(name="nosy", start_executor=nosy).build().run("x", run_id="r", checkpoint_storage=storage)
     assert refused == [RunBusyError, RunBusyError]
+
+
+async def test_a_fork_is_a_run_of_its_own(storage: StoreStorage) -> None:
+    await orders().run("ask", run_id="r", checkpoint_storage=storage)
+    before = await storage.run("r")
+    assert before.checkpoint_id is not None
+    for source, fork in ((before.checkpoint_id, "f"), ("f@0", "g"), ("r@0", "h")):
+        assert await storage.fork(source, run_id=fork) == fork
+        assert (await storage.run(fork)).parent_checkpoint_id == source
+    assert [info.status for info in await storage.runs()] == ["waiting", "waiting", "waiting", "running"]
+    assert [request.run_id for request in await storage.requests()] == ["r", "f", "g"]
+    assert await storage.delete_run("r")
+    result = await orders().run(run_id="h", checkpoint_storage=storage)
+    assert [event.data for event in result.get_request_info_events()] == ["may I?"]
+    assert (await storage.diff_runs("f", "g")).diff is None
+    assert [damage async for damage in storage.check()] == []
+    with pytest.raises(RunExistsError):
+        await storage.fork("f@0", run_id="g")
+    with pytest.raises(CheckpointNotFoundError):
+        await storage.fork("r@0")

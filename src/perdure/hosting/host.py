@@ -33,7 +33,7 @@ from perdure.storage import (
 from perdure.workflows import Edit, Workflow, apply_edit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from perdure.events import WorkflowEvent
@@ -319,6 +319,21 @@ class Host:
         loaded_run = await fork(workflow.blueprint, binding, checkpoint_id=chosen, change=change)
         await self._scheduler.start(loaded_run.run_id)
         return HostedRun(self, loaded_run.run_id)
+
+    async def restore(self, run_id: str, checkpoint_id: str) -> None:
+        """Move a run back to one of its checkpoints, as `storage.restore` does, and continue it from there.
+
+        A run that this host advances is stopped first.
+        """
+        async with self._advancer.stopped(run_id), lock_run(self._store.place, run_id):
+            await self.storage.restore(run_id, checkpoint_id)
+        await self._scheduler.wake(run_id)
+
+    def events(
+        self, run_id: str, *, from_seq: int = 1, follow: bool = False, until_rest: bool = False
+    ) -> AsyncGenerator[WorkflowEvent[Any]]:
+        """Iterate over the committed events of a run, as `storage.events` does."""
+        return self.storage.events(run_id, from_seq=from_seq, follow=follow, until_rest=until_rest)
 
     async def delete(self, run_id: str) -> bool:
         """Delete a run with its checkpoints, events, requests and unshared blobs. Return False if there is none.

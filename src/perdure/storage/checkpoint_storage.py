@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from perdure.checkpoint import SAVED_FIELDS_PATH, VALUE_FIELDS, StoredCheckpoint, WorkflowCheckpoint
 from perdure.checkpoint.manifest import FORMAT
-from perdure.codec import Codec, dumps, references
+from perdure.codec import Codec, dumps, loads, references
 from perdure.errors import EncodeError
-from perdure.records import Blob, Manifest
+from perdure.records import Blob, Manifest, NewRun
 from perdure.typenames import describe_stored
 
 if TYPE_CHECKING:
@@ -51,6 +52,24 @@ def carried_manifest(checkpoint: StoredCheckpoint) -> tuple[Manifest, tuple[Blob
     """Return the manifest and blobs of a checkpoint from another storage, byte by byte."""
     blobs = checkpoint.source.blobs().values()
     return checkpoint.source.manifest, tuple(Blob.of(data, references(data)) for data in blobs)
+
+
+def forked_manifest(manifest: Manifest, origin: NewRun) -> Manifest:
+    """Return a checkpoint as the first one of a fork. It needs the same blobs."""
+    names: dict[str, Any] = {
+        "checkpoint_id": f"{origin.run_id}@0",
+        "run_id": origin.run_id,
+        "timestamp": origin.created_at,
+    }
+    run = {name: getattr(origin, name) for name in ("created_at", "nonce", "input_digest", "parent_checkpoint_id")}
+    header = {
+        **loads(manifest.header),
+        **names,
+        "previous_checkpoint_id": manifest.checkpoint_id,
+        "kind": "edit",
+        "run": run,
+    }
+    return replace(manifest, **names, position=0, previous_id=manifest.checkpoint_id, header=dumps(header))
 
 
 def saved_manifest(checkpoint: WorkflowCheckpoint, codec: Codec) -> tuple[Manifest, tuple[Blob, ...]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, cast
 from typing_extensions import Unpack
 
 from perdure.checkpoint import EventReader, Source, StoredCheckpoint, WorkflowCheckpoint, is_settled, origin_of
-from perdure.clock import Clock, DefaultClock
+from perdure.clock import Clock, DefaultClock, now
 from perdure.codec import DEFAULT_SIZE_LIMITS, NO_SIZE_LIMITS, Codec, SizeLimits, Trust
 from perdure.errors import (
     BlobDamagedError,
@@ -20,11 +20,12 @@ from perdure.errors import (
     EventsForgottenError,
     RunBusyError,
     RunError,
+    RunExistsError,
     RunNotFoundError,
     WorkflowCheckpointException,
 )
 from perdure.records import Blob, Commit, EventBatch, Manifest, Mark, NewRun, Retention, RunRecord, RunStatus
-from perdure.storage.checkpoint_storage import carried_manifest, saved_manifest
+from perdure.storage.checkpoint_storage import carried_manifest, forked_manifest, saved_manifest
 from perdure.storage.export import export_run, import_run
 from perdure.storage.file import FileStore
 from perdure.storage.owners import LEASE_SECONDS, this_process
@@ -236,6 +237,49 @@ class StoreStorage(RequestQueue):
         if record.status == "cancelled":
             raise RunError(f"run {run_id!r} was cancelled; its program must continue it: call host.recover({run_id!r})")
         return False
+
+    async def fork(
+        self, checkpoint_id: str, *, run_id: str | None = None, budget: Mapping[str, float] | None = None
+    ) -> str:
+        """Start a new run at a checkpoint. Return its id. Any host that serves its workflow then advances it.
+
+        Resources that `budget` does not name keep the budget that they have in the checkpoint. An edit needs the
+        program: use `host.fork`. Raises CheckpointNotFoundError, RunExistsError, CheckpointDamagedError.
+        """
+        manifest, chosen = await self.store.manifest(checkpoint_id), run_id or self.clock.new_id()
+        if await self.store.run(chosen) is not None:
+            raise RunExistsError(chosen)
+        archive = await self._tenant_store().archive(manifest.run_id)
+        found = next((each for each in archive.checkpoints if each.manifest.checkpoint_id == checkpoint_id), None)
+        if found is None:
+            raise CheckpointNotFoundError(checkpoint_id)  # removed meanwhile
+        origin = NewRun(
+            chosen,
+            manifest.workflow_name,
+            now(self.clock),
+            self.clock.new_id(),
+            parent_checkpoint_id=checkpoint_id,
+            parent_run_id=manifest.run_id,
+            tags=archive.record.tags,
+        )
+        lease = await self.store.acquire(chosen, create=origin)
+        try:
+            if lease.record is not None and lease.record.nonce != origin.nonce:
+                raise RunExistsError(chosen)
+            commit = Commit(
+                forked_manifest(manifest, origin),
+                (),
+                checkpoint_id,
+                settled=found.settled,
+                status=found.status,
+                wake_at=found.wake_at,
+            )
+            await self.store.commit(lease, commit)
+            if budget is not None:
+                await self.set_budget(chosen, budget)
+        finally:
+            await self.store.release(lease)
+        return chosen
 
     async def restore(self, run_id: str, checkpoint_id: str) -> None:
         """Move a run back to one of its checkpoints. Later checkpoints stay readable. A halt ends.
