@@ -424,9 +424,12 @@ class AgentWorkflowBuilder:
         problems = [*self._problems, *self._dangling(), *wrong_kinds]
         problems += [*structure_problems(definition, self._routed_types), *agent_problems]
         problems += [*_node_problems(definition.nodes, agents, problems), *_store_problems(parts)]
-        problems = problems or _graph_problems(parts)
         if problems:
             raise AgentWorkflowBuildError(problems)
+        try:
+            parts.graph("result")
+        except (WorkflowException, TypeError, ValueError) as error:
+            raise AgentWorkflowBuildError(f"no execution can begin: {error}") from error
         return AgentWorkflow(parts)
 
     def _create_agents(self, nodes: Sequence[values.Node]) -> tuple[dict[str, SupportsAgentRun], list[str]]:
@@ -538,12 +541,3 @@ def _store_problems(parts: Parts) -> Iterator[str]:
             "executions outlast this process and their conversations don't, so a resumed one would not know what was "
             "said: add with_json_session_store(...) or with_sqlite_session_store(...)"
         )
-
-
-def _graph_problems(parts: Parts) -> list[str]:
-    """Name the reason why no execution could begin."""
-    try:
-        parts.graph("result")
-    except (WorkflowException, TypeError, ValueError) as error:
-        return [f"no execution can begin: {error}"]
-    return []

@@ -9,7 +9,7 @@ In a template, `{{name}}` is a value, `{{name?}}` is empty if there is none, and
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
@@ -263,26 +263,19 @@ class _Resolver:
         key, *path = name.split(".")
         candidates = dict.fromkeys((*self._writers.get(name, ()), *self._writers.get(key, ())))
         found = [writer for writer in candidates if writer in before]
+        direct = set(self._plan.incoming.sources(node_id))
         if len(found) > 1:
-            found = self._nearest(node_id, found, name)
+            names = sorted(f"{writer}.{name}" for writer in found)
+            found = [writer for writer in found if writer in direct]
+            if len(found) != 1:
+                raise _InputError(f"several nodes before it write that; write which one is meant: {quoted(names)}")
         if found:
             return self._in_node(node_id, found[0], name)
         possible = tuple(writer for writer in self._unknown if writer in before)
         if not possible:
-            raise _InputError(f"nobody before it writes that; there is {quoted(self._names(before))}")
-        direct = set(self._plan.incoming.sources(node_id))
+            known = (f"{writer}.{key}" for writer in before for key in self._keys.get(writer) or ())
+            raise _InputError(f"nobody before it writes that; there is {quoted(sorted([INPUT, *known]))}")
         return lambda known: _output_text(_find_writer(possible, direct, key, known), key, path, known)
-
-    def _nearest(self, node_id: str, writers: Sequence[str], name: str) -> list[str]:
-        direct = set(self._plan.incoming.sources(node_id))
-        nearest = [writer for writer in writers if writer in direct]
-        if len(nearest) != 1:
-            names = sorted(f"{writer}.{name}" for writer in writers)
-            raise _InputError(f"several nodes before it write that; write which one is meant: {quoted(names)}")
-        return nearest
-
-    def _names(self, writers: Iterable[str]) -> list[str]:
-        return sorted([INPUT, *(f"{writer}.{key}" for writer in writers for key in self._keys.get(writer) or ())])
 
 
 def task_text(plan: Plan, node_id: str, known: KnownValues) -> str:

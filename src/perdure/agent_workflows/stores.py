@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from perdure import (
     FullHistory,
@@ -152,7 +152,18 @@ class DefinitionStore:
         With `expected` it is saved only if that is the newest version, 0 for none. Raises AgentWorkflowError if it is
         not, or if the definition has no name.
         """
-        name, text = _name_of(config), _text_of(config)
+        if not isinstance(config, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise AgentWorkflowError(
+                f"a definition is a dict, as to_config() returns it, not a {type(config).__name__}"
+            )
+        name: object = config.get("name")
+        if not isinstance(name, str) or not name:
+            raise AgentWorkflowError(f"a definition is stored by its name, and this one has {name!r}; give it one")
+        try:
+            # Keys keep their order: the order of agents and edges has a meaning.
+            text = json.dumps(config, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise AgentWorkflowError(f"a definition is JSON, and this one is not: {error}") from error
         while True:
             newest = await self._newest(name)
             if newest and await self._read(name, newest) == text:
@@ -201,20 +212,3 @@ class DefinitionStore:
     async def _read(self, name: str, version: int) -> str | None:
         events = await self._sessions.read(_SESSION, name, after=version - 1, until=version)
         return events[0].message.text if events else None
-
-
-def _name_of(config: object) -> str:
-    if not isinstance(config, Mapping):
-        raise AgentWorkflowError(f"a definition is a dict, as to_config() returns it, not a {type(config).__name__}")
-    name = cast("Mapping[str, Any]", config).get("name")
-    if isinstance(name, str) and name:
-        return name
-    raise AgentWorkflowError(f"a definition is stored by its name, and this one has {name!r}; give it one")
-
-
-def _text_of(config: Mapping[str, Any]) -> str:
-    """Return the JSON text. Keys keep their order: the order of agents and edges has a meaning."""
-    try:
-        return json.dumps(config, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise AgentWorkflowError(f"a definition is JSON, and this one is not: {error}") from error

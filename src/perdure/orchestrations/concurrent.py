@@ -188,20 +188,22 @@ def _combine_text(result: AgentExecutorResponse) -> Message | None:
         logger.warning("participant %r answered without a message: it is left out of the result", result.executor_id)
         return None
     # A message with a tool call is not an answer. Only a question leaves an agent with several messages without calls.
-    texts = [message for message in answers if message.text.strip() and not _has_calls(message)]
+    texts = [
+        message
+        for message in answers
+        if message.text.strip() and all(content.type != "function_call" for content in message.contents)
+    ]
     if len(texts) < _SEVERAL:
         return answers[-1]
     contents = [content for message in texts for content in message.contents if content.type == "text"]
     return Message("assistant", contents, author_name=texts[-1].author_name, message_id=texts[-1].message_id)
 
 
-def _has_calls(message: Message) -> bool:
-    return any(content.type == "function_call" for content in message.contents)
-
-
 def _function_aggregator(function: Callable[..., Any]) -> Executor:
     takes_context = len(inspect.signature(function).parameters) >= _PARAMETERS_WITH_CONTEXT
-    called = _unwrap_partial(function)
+    called = function
+    while isinstance(called, functools.partial):
+        called = cast("functools.partial[Any]", called).func
     is_async = inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(getattr(called, "__call__", None))  # noqa: B004
 
     async def aggregate(results: Any, ctx: WorkflowContext[Never, Any]) -> None:
@@ -226,12 +228,6 @@ def _function_aggregator(function: Callable[..., Any]) -> Executor:
         input=list[AgentExecutorResponse],
         workflow_output=_output_type(called),
     )
-
-
-def _unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
-    while isinstance(function, functools.partial):
-        function = cast("functools.partial[Any]", function).func
-    return function
 
 
 def _output_type(function: Callable[..., Any]) -> Any:

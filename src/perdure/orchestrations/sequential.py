@@ -78,15 +78,6 @@ class InputToConversation(Executor):
         await ctx.send_message(require_messages(prior.full_conversation))
 
 
-def _as_last(node: Executor) -> Executor:
-    """Return the last participant. Only the parent can take the outputs and requests of a sub-workflow there."""
-    if not isinstance(node, WorkflowExecutor) or isinstance(node, AgentApprovalExecutor):
-        return node
-    last = copy(node)
-    last.allow_direct_output = last.propagate_request = True
-    return last
-
-
 class SequentialBuilder(OrchestrationBuilder):
     """Builds a chain: `input-conversation`, then each participant under its name.
 
@@ -127,7 +118,10 @@ class SequentialBuilder(OrchestrationBuilder):
             context_mode=self._context_mode,
             ensure_trailing_user_turn=self._ensure_trailing_user_turn,
         )
-        nodes[-1] = _as_last(nodes[-1])
+        if isinstance(nodes[-1], WorkflowExecutor) and not isinstance(nodes[-1], AgentApprovalExecutor):
+            # Only the parent can take the outputs and requests of a sub-workflow at the end.
+            nodes[-1] = last = copy(nodes[-1])
+            last.allow_direct_output = last.propagate_request = True
         start = InputToConversation("input-conversation")
         chain: list[Executor] = [start]
         gates: list[Executor] = []
