@@ -224,8 +224,8 @@ def test_a_json_schema_is_taken_as_it_is_and_checked() -> None:
     assert made.validate_arguments({"unit": "C", "count": None}) == {"unit": "C", "count": None}
     for arguments, reason in [
         ({}, "'unit' is a required property"),
-        ({"unit": "K"}, "unit: must match 'enum'"),
-        ({"unit": "C", "count": True}, "count: must match 'type'"),
+        ({"unit": "K"}, "unit must satisfy enum"),
+        ({"unit": "C", "count": True}, "count must satisfy type"),
         ({"unit": "C", "other": 1}, "'other' was unexpected"),
     ]:
         with pytest.raises(ArgumentsError, match=reason):

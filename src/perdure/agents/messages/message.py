@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NotRequired, TypeAlias, cast
+from typing import Any, ClassVar, Literal, NotRequired, Self, TypeAlias, cast
 
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
@@ -23,13 +23,70 @@ ContentInput: TypeAlias = str | Content | Mapping[str, Any]
 ATTRIBUTION = "_attribution"
 """Key in `additional_properties` that names the context provider a message comes from."""
 
-_STORED = ("role", "contents", "author_name", "message_id", "additional_properties")
+
+class Fields:
+    """Base of messages, responses and updates: they are stored, compared and serialized by their fields.
+
+    `raw_representation` and parsed values are not among the fields.
+    """
+
+    __slots__ = ()
+
+    _TYPE: ClassVar[str]
+    _STORED: ClassVar[tuple[str, ...]]
+    _ITEMS: ClassVar[str]
+    """The field that lists the messages or contents."""
+
+    @property
+    def text(self) -> str:
+        """Join the texts."""
+        raise NotImplementedError
+
+    def to_dict(self, *, exclude: set[str] | None = None, exclude_none: bool = True) -> dict[str, Any]:
+        """Convert to plain values for JSON. `from_dict` is the inverse."""
+        fields = Fields.stored_fields(self) if exclude_none else {name: getattr(self, name) for name in self._STORED}
+        items = [item.to_dict(exclude_none=exclude_none) for item in getattr(self, self._ITEMS)]
+        every = {"type": self._TYPE, **fields, self._ITEMS: items}
+        return {name: value for name, value in every.items() if name not in (exclude or ())}
+
+    def to_json(self, *, exclude: set[str] | None = None, exclude_none: bool = True, **options: Any) -> str:
+        """Convert to JSON."""
+        return json.dumps(self.to_dict(exclude=exclude, exclude_none=exclude_none), **options)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read the output of `to_dict`. Raises ContentError, ValueError."""
+        return cls(**{name: value for name, value in data.items() if name in cls._STORED})
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Read the output of `to_json`."""
+        return cls.from_dict(json.loads(text))
+
+    def stored_fields(self) -> dict[str, Any]:
+        """Return the fields to store: everything that is set, except `raw_representation`."""
+        values = ((name, getattr(self, name)) for name in self._STORED)
+        return {name: value for name, value in values if value is not None and value != {}}
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return Fields.stored_fields(self) == Fields.stored_fields(cast("Self", other))
+
+    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] - they are mutable
+
+    def __str__(self) -> str:
+        return self.text
 
 
-class Message:
+class Message(Fields):
     """A role and its contents. `raw_representation` is the provider's own object and is never stored."""
 
     __slots__ = ("additional_properties", "author_name", "contents", "message_id", "raw_representation", "role")
+
+    _TYPE = "message"
+    _ITEMS = "contents"
+    _STORED = ("role", "contents", "author_name", "message_id", "additional_properties")
 
     def __init__(
         self,
@@ -53,35 +110,12 @@ class Message:
         """Join the texts of the message."""
         return " ".join([content.text or "" for content in self.contents if content.type == "text"])
 
-    def to_dict(self, *, exclude_none: bool = True, exclude: set[str] | None = None) -> dict[str, Any]:
-        """Convert to plain values for JSON. `from_dict` is the inverse."""
-        fields: dict[str, Any] = {"type": "message", **{name: getattr(self, name) for name in _STORED}}
-        fields["contents"] = [content.to_dict(exclude_none=exclude_none) for content in self.contents]
-        fields["additional_properties"] = self.additional_properties or None
-        kept = {name: value for name, value in fields.items() if not (exclude_none and value is None)}
-        return {name: value for name, value in kept.items() if name not in (exclude or ())}
-
-    def to_json(self, *, exclude_none: bool = True, exclude: set[str] | None = None, **options: Any) -> str:
-        """Convert to JSON."""
-        return json.dumps(self.to_dict(exclude_none=exclude_none, exclude=exclude), **options)
-
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Message:
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Read the output of `to_dict`. Raises ContentError, ValueError."""
         if "role" not in data:
             raise ValueError(f"a message needs a role; found only {list(data)}")
-        fields = {name: data.get(name) for name in _STORED}
-        return cls(**{**fields, "role": str(data["role"])})  # pyright: ignore[reportArgumentType]
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Message:
-        """Read the output of `to_json`."""
-        return cls.from_dict(json.loads(text))
-
-    def stored_fields(self) -> dict[str, Any]:
-        """Return the fields to store: everything that is set, except `raw_representation`."""
-        values = ((name, getattr(self, name)) for name in _STORED)
-        return {name: value for name, value in values if value is not None and value != {}}
+        return super().from_dict({**data, "role": str(data["role"])})
 
     def with_contents(self, contents: list[Content]) -> Message:
         """Copy the message with other contents. Returns the message itself if nothing changes."""
@@ -90,16 +124,6 @@ class Message:
         changed = copy.copy(self)
         changed.contents = contents
         return changed
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Message):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in _STORED)
-
-    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] - messages are mutable
-
-    def __str__(self) -> str:
-        return self.text
 
     def __repr__(self) -> str:
         author = f", author_name={self.author_name!r}" if self.author_name else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Literal, NewType, Self, TypeAlias, cast
 from weakref import WeakValueDictionary
@@ -10,7 +9,7 @@ from weakref import WeakValueDictionary
 from typing_extensions import TypeVar
 
 from perdure.agents.messages.content import Content, UsageDetails, add_usage_details
-from perdure.agents.messages.message import ContentInput, Message, to_contents
+from perdure.agents.messages.message import ContentInput, Fields, Message, to_contents
 from perdure.agents.messages.structured import InvalidValueError, parse_answer
 from perdure.codec import register_type
 from perdure.errors import AdditionItemMismatch, ResponseValueError
@@ -69,16 +68,8 @@ def _parse_value(text: str, response_format: type[Any] | Mapping[str, Any] | str
 _COMMON = ("created_at", "finish_reason", "continuation_token", "additional_properties")
 
 
-class _Fields:
-    """Base of responses and updates: they are stored, compared and serialized by their fields.
-
-    `raw_representation` and parsed values are not among the fields.
-    """
-
-    _TYPE: ClassVar[str]
-    _STORED: ClassVar[tuple[str, ...]]
-    _ITEMS: ClassVar[str]
-    """The field that lists the messages or contents."""
+class _ResponseFields(Fields):
+    """Base of responses and updates."""
 
     def __init__(
         self,
@@ -97,52 +88,11 @@ class _Fields:
         self.additional_properties: dict[str, Any] = dict(additional_properties or {})
         self.raw_representation = raw_representation
 
-    @property
-    def text(self) -> str:
-        """Join the texts."""
-        raise NotImplementedError
-
-    def to_dict(self, *, exclude: set[str] | None = None, exclude_none: bool = True) -> dict[str, Any]:
-        """Convert to plain values for JSON. `from_dict` is the inverse."""
-        fields = _Fields.stored_fields(self) if exclude_none else {name: getattr(self, name) for name in self._STORED}
-        items = [item.to_dict(exclude_none=exclude_none) for item in getattr(self, self._ITEMS)]
-        every = {"type": self._TYPE, **fields, self._ITEMS: items}
-        return {name: value for name, value in every.items() if name not in (exclude or ())}
-
-    def to_json(self, *, exclude: set[str] | None = None, exclude_none: bool = True, **options: Any) -> str:
-        """Convert to JSON."""
-        return json.dumps(self.to_dict(exclude=exclude, exclude_none=exclude_none), **options)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read the output of `to_dict`."""
-        return cls(**{name: value for name, value in data.items() if name in cls._STORED})
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Self:
-        """Read the output of `to_json`."""
-        return cls.from_dict(json.loads(text))
-
-    def stored_fields(self) -> dict[str, Any]:
-        """Return the fields to store: everything that is set, except `raw_representation`."""
-        values = ((name, getattr(self, name)) for name in self._STORED)
-        return {name: value for name, value in values if value is not None and value != {}}
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return _Fields.stored_fields(self) == _Fields.stored_fields(cast("Self", other))
-
-    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] - responses are mutable
-
-    def __str__(self) -> str:
-        return self.text
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({getattr(self, self._ITEMS)!r})"
 
 
-class Update(_Fields):
+class Update(_ResponseFields):
     """Base of stream updates."""
 
     discards: Sequence[Update] = ()
@@ -176,7 +126,7 @@ class Update(_Fields):
         return [content for content in self.contents if content.user_input_request is True]
 
 
-class Response(_Fields, Generic[ValueT]):
+class Response(_ResponseFields, Generic[ValueT]):
     """Base of the responses of models and agents."""
 
     _UPDATE: ClassVar[type[Any]]
@@ -324,7 +274,7 @@ def _append_content(contents: list[Content], content: Content) -> None:
     contents.append(content)
 
 
-class _OfModel(_Fields):
+class _OfModel(_ResponseFields):
     def __init__(
         self, *, conversation_id: str | None = None, model: str | None = None, model_id: str | None = None, **more: Any
     ) -> None:
@@ -338,7 +288,7 @@ class _OfModel(_Fields):
         return self.model
 
 
-class _OfAgent(_Fields):
+class _OfAgent(_ResponseFields):
     def __init__(self, *, agent_id: str | None = None, **more: Any) -> None:
         super().__init__(**more)
         self.agent_id = agent_id

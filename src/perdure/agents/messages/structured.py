@@ -45,8 +45,10 @@ def parse_answer(text: str, wanted: type[Any] | Mapping[str, Any]) -> Any:
         value: object = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidValueError(f"it is not JSON: {error}") from error
-    if faults := value_faults(value, _schema_in(wanted)):
-        raise InvalidValueError(*faults)
+    # A provider's format wraps the schema.
+    is_wrapped = wanted.get("type") == "json_schema"
+    schema = wanted.get("json_schema", {}).get("schema", {}) if is_wrapped else wanted
+    require_value(value, {"type": "object"} if wanted.get("type") == "json_object" else schema)
     return value
 
 
@@ -68,14 +70,6 @@ def correction(fault: str) -> str:
     return (
         f"Your answer can't be used: {fault}. Answer again, with JSON of the form that was asked for and nothing else."
     )
-
-
-def _schema_in(wanted: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the JSON schema in a response format, which may be in the form of a provider."""
-    kind: object = wanted.get("type")
-    if kind == "json_object":
-        return {"type": "object"}
-    return wanted.get("json_schema", {}).get("schema", {}) if kind == "json_schema" else wanted
 
 
 def _strip_fence(text: str) -> str:
@@ -133,6 +127,12 @@ def value_faults(value: object, schema: Mapping[str, Any]) -> list[str]:
         return []
     except RecursionError:
         return ["it is nested too deeply"]
+
+
+def require_value(value: object, schema: Mapping[str, Any]) -> None:
+    """Raise InvalidValueError if a value is not of a schema."""
+    if faults := value_faults(value, schema):
+        raise InvalidValueError(*faults)
 
 
 def _fault_text(error: ValidationError) -> str:

@@ -10,10 +10,10 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args, get_origin
 
+from perdure.agents.messages.structured import InvalidValueError, require_value
 from perdure.annotations import Namespace, evaluate
 
 if TYPE_CHECKING:
@@ -223,12 +223,8 @@ class Arguments:
         parameters = () if signature is None or self.model is None else signature.parameters
         self._names = {field_name(each.name): each.name for each in parameters}
         # A function can't use a pydantic `Field(...)` default itself, so these are always passed.
-        fields = {} if self.model is None else self.model.model_fields
-        self._field_defaults = {
-            field_name(each.name)
-            for each in parameters
-            if type(each.default).__name__ == "FieldInfo" and field_name(each.name) in fields
-        }
+        by_field = {field_name(each.name) for each in parameters if type(each.default).__name__ == "FieldInfo"}
+        self._field_defaults = by_field & set(() if self.model is None else self.model.model_fields)
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema."""
@@ -245,55 +241,17 @@ class Arguments:
             # An instance of another model counts by its values.
             dump = getattr(given, "model_dump", None)
             given = given if dump is None else dump(exclude_unset=True)
-        if self.model is None:
-            return self._validate_by_schema(given)
-        import pydantic  # noqa: PLC0415 - loaded on first use
-
+        if self.model is None and not isinstance(given, Mapping):
+            raise ArgumentsError(f"tool {self._name!r} takes arguments by name, not {given!r}")
         try:
+            if self.model is None:
+                # A server's schema may be broken, or refer to a document elsewhere: the server checks them itself.
+                require_value(cast("object", given), self.schema())
+                return dict(cast("Mapping[str, Any]", given))
             valid = given if isinstance(given, self.model) else self.model.model_validate(given)
-        except pydantic.ValidationError as error:
+        except ValueError as error:
             # The values are left out: they may be secret, and the model knows them.
-            faults = error.errors(include_url=False, include_context=False, include_input=False)
-            told = [f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in faults]
-            raise self._error(told) from error
+            faults = InvalidValueError.of(error)
+            raise ArgumentsError(f"tool {self._name!r} can't accept these arguments: {faults}") from error
         wanted = valid.model_fields_set | self._field_defaults
         return {self._names.get(name, name): getattr(valid, name) for name in sorted(wanted)}
-
-    def _validate_by_schema(self, given: object) -> dict[str, Any]:
-        from jsonschema.exceptions import UnknownType  # noqa: PLC0415 - loaded on first use
-        from referencing.exceptions import Unresolvable  # noqa: PLC0415 - loaded on first use
-
-        if not isinstance(given, Mapping):
-            raise ArgumentsError(f"tool {self._name!r} takes arguments by name, not {given!r}")
-        arguments = dict(cast("Mapping[str, Any]", given))
-        try:
-            faults = [_describe_fault(error) for error in self._validator.iter_errors(arguments)]
-        except (Unresolvable, UnknownType):
-            # A server's schema may be broken, or refer to a document elsewhere. The server checks the arguments itself.
-            return arguments
-        if faults:
-            raise self._error(faults)
-        return arguments
-
-    def _error(self, faults: Sequence[str]) -> ArgumentsError:
-        return ArgumentsError(f"tool {self._name!r} can't accept these arguments: {'; '.join(faults)}")
-
-    @cached_property
-    def _validator(self) -> Any:
-        from jsonschema import validators  # noqa: PLC0415 - loaded on first use
-
-        def is_array(_: object, value: object) -> bool:
-            return isinstance(value, list | tuple)
-
-        schema = self.schema()
-        base: Any = validators.validator_for(schema, default=validators.Draft202012Validator)
-        checker = base.TYPE_CHECKER.redefine("array", is_array)
-        return cast("Any", validators).extend(base, type_checker=checker)(schema)
-
-
-def _describe_fault(error: Any) -> str:
-    """Describe a fault without the value, which may be secret."""
-    place = ".".join(map(str, error.absolute_path))
-    if error.validator in {"required", "additionalProperties"}:
-        return f"{place}: {error.message}" if place else error.message
-    return f"{place or 'arguments'}: must match {error.validator!r}: {error.validator_value!r}"
