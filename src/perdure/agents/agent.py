@@ -221,18 +221,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         self, messages: AgentRunInputs | None = None, *, stream: bool = False, **more: Unpack[_Options[OptionsT]]
     ) -> Any: ...
     def run(
-        self,
-        messages: AgentRunInputs | None = None,
-        *,
-        stream: bool = False,
-        session: AgentSession | None = None,
-        middleware: MiddlewareTypes | Sequence[MiddlewareTypes] | None = None,
-        tools: Any = None,
-        options: OptionsT | Mapping[str, Any] | None = None,
-        compaction_strategy: CompactionStrategy | None = None,
-        tokenizer: TokenizerProtocol | None = None,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
+        self, messages: AgentRunInputs | None = None, *, stream: bool = False, **more: Unpack[_Options[OptionsT]]
     ) -> Any:
         """Return an awaitable AgentResponse, or with `stream` a ResponseStream of updates that ends in one.
 
@@ -243,26 +232,19 @@ class Agent(BaseAgent, Generic[OptionsT]):
         the code is suspended until they are answered. Elsewhere, and inside `return_requests(agent)`, the response
         holds them as `user_input_requests`.
         """
-        if not isinstance(cast("object", session), AgentSession | None):
+        given = cast("dict[str, Any]", {**more})
+        session = given.get("session")
+        if not isinstance(session, AgentSession | None):
             raise TypeError(
                 f"session must be an AgentSession, not {session!r}; use create_session() or AgentSession.from_dict()"
             )
-        found = categorize_middleware(self.middleware, middleware)
-        kwargs = dict(client_kwargs or {})
+        found = categorize_middleware(self.middleware, given.pop("middleware", None))
+        kwargs = dict(given.pop("client_kwargs", None) or {})
         if every := [*found["function"], *found["chat"], *kwargs.pop("middleware", ())]:
             kwargs["middleware"] = every
-        context = AgentContext(
-            agent=self,
-            messages=normalize_messages(messages),
-            session=session,
-            tools=tools,
-            options=cast("Mapping[str, Any] | None", options),
-            stream=stream,
-            compaction_strategy=compaction_strategy or self.compaction_strategy,
-            tokenizer=tokenizer or self.tokenizer,
-            client_kwargs=kwargs,
-            function_invocation_kwargs=function_invocation_kwargs,
-        )
+        given |= {name: given.get(name) or getattr(self, name) for name in ("compaction_strategy", "tokenizer")}
+        messages = normalize_messages(messages)
+        context = AgentContext(agent=self, messages=messages, stream=stream, client_kwargs=kwargs, **given)
         options_of = self.default_options
         # An agent without a name is identified by its instructions and tools, which are equal in every process.
         names = [getattr(each, "name", "") for each in options_of.get("tools", ())]

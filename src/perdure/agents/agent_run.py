@@ -6,9 +6,9 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.agents.client.base import BaseChatClient, ask_model, ask_model_stream, require_response
+from perdure.agents.client.base import BaseChatClient, ask_model, require_response
 from perdure.agents.client.options import merge_options
-from perdure.agents.client.streaming import chat_stream, forward_stream
+from perdure.agents.client.streaming import ChatStream, chat_stream, forward_stream
 from perdure.agents.client.tokens import TokenCounter
 from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate
 from perdure.agents.sessions.providers import (
@@ -86,14 +86,14 @@ class AgentRun:
         counter = TokenCounter(
             turn.activation, messages, self._given.tokenizer, getattr(client, "missing_usage", "estimate")
         )
-        if stream:
-            start = partial(ask, stream=True)
-            return ask_model_stream(turn, lambda: chat_stream(start(), response_format), response_format, counter)
 
         async def whole() -> ChatResponse[Any]:
             return require_response(await ask(stream=False), type(client).__name__)
 
-        return ask_model(turn, whole, response_format, counter)
+        def updates() -> ChatStream:
+            return chat_stream(ask(stream=True), response_format)
+
+        return ask_model(turn, updates if stream else whole, response_format, counter, stream=stream)
 
     async def _prepare(self) -> None:
         """Collect messages, options and tools from the agent, its providers and this run."""

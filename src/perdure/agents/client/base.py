@@ -177,40 +177,35 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
         response_format = given.get("response_format")
         shown = prepend_instructions_to_messages(request.messages, given.get("instructions"))
         counter = TokenCounter(turn.activation, shown, tokenizer or self.tokenizer, self.missing_usage)
-        if stream:
-            return ask_model_stream(turn, partial(self._perdure_ask_stream, request), response_format, counter)
-        return ask_model(turn, partial(self._perdure_ask, request), response_format, counter)
+        ask: Any = partial(self._perdure_ask_stream if stream else self._perdure_ask, request)
+        return ask_model(turn, ask, response_format, counter, stream=stream)
 
     async def _perdure_ask(self, request: ModelRequest) -> ChatResponse[Any]:
-        async def ask(messages: Sequence[Message]) -> ChatResponse[Any]:
-            given: object = self._inner_get_response(
-                messages=messages, stream=False, options=request.options, **request.kwargs
-            )
-            found = await cast("Awaitable[object]", given) if isinstance(given, Awaitable) else given
-            return require_response(found, type(self).__name__)
-
-        try:
-            return await ask(await request.compacted_messages())
-        except ChatClientInvalidRequestException as error:
-            request.require_shorter(error, is_repeated=False)
-        try:
-            return await ask(await request.compacted_messages(is_too_long=True))
-        except ChatClientInvalidRequestException as error:
-            request.require_shorter(error, is_repeated=True)
-            raise
+        is_repeated = False
+        while True:
+            try:
+                messages = await request.compacted_messages(is_too_long=is_repeated)
+                given: object = self._inner_get_response(
+                    messages=messages, stream=False, options=request.options, **request.kwargs
+                )
+                found = await cast("Awaitable[object]", given) if isinstance(given, Awaitable) else given
+                return require_response(found, type(self).__name__)
+            except ChatClientInvalidRequestException as error:
+                request.require_shorter(error, is_repeated=is_repeated)
+                is_repeated = True
 
     def _perdure_ask_stream(self, request: ModelRequest) -> ChatStream:
         response_format, final = request.options.get("response_format"), list[ChatResponse[Any]]()
-
-        def start(messages: Sequence[Message]) -> ChatStream:
-            given = self._inner_get_response(messages=messages, stream=True, options=request.options, **request.kwargs)
-            return chat_stream(given, response_format)
 
         async def updates() -> AsyncGenerator[ChatResponseUpdate]:
             has_begun = is_repeated = False
             while not final:
                 try:
-                    async with aclosing(start(await request.compacted_messages(is_too_long=is_repeated))) as stream:
+                    messages = await request.compacted_messages(is_too_long=is_repeated)
+                    given = self._inner_get_response(
+                        messages=messages, stream=True, options=request.options, **request.kwargs
+                    )
+                    async with aclosing(chat_stream(given, response_format)) as stream:
                         async for update in stream:
                             has_begun = True
                             yield update
@@ -252,42 +247,29 @@ def prepend_instructions_to_messages(
 
 
 def ask_model(
-    turn: Turn, ask: Callable[[], Awaitable[ChatResponse[Any]]], response_format: ResponseFormat, counter: TokenCounter
-) -> Awaitable[ChatResponse[Any]]:
-    """Call a model as a step of the turn. Its number is taken now."""
+    turn: Turn, ask: Callable[[], Any], response_format: ResponseFormat, counter: TokenCounter, *, stream: bool
+) -> Any:
+    """Call a model as a step of the turn. Returns an awaitable ChatResponse, or a stream. Its number is taken now."""
     declare_format(response_format)
-    number = turn.next_model_call()
 
-    async def respond() -> ChatResponse[Any]:
-        response = await turn.call_model("model", number, ask, counter.count, TOKEN_RESOURCES)
+    def finish(response: ChatResponse[Any]) -> ChatResponse[Any]:
         counter.check(response)
         # A response that was read from a record doesn't know its format.
         response.response_format = response_format or response.response_format
         return response
 
+    if stream:
+        split, rebuild = ChatResponse[Any].split, ChatResponse[Any].from_updates
+        recorded: ChatStream = record_stream(
+            turn, ask, name="model", count=counter.count, split=split, rebuild=rebuild, resources=TOKEN_RESOURCES
+        )
+        return recorded.with_result_hook(finish)
+    number = turn.next_model_call()
+
+    async def respond() -> ChatResponse[Any]:
+        return finish(await turn.call_model("model", number, ask, counter.count, TOKEN_RESOURCES))
+
     return respond()
-
-
-def ask_model_stream(
-    turn: Turn, ask: Callable[[], ChatStream], response_format: ResponseFormat, counter: TokenCounter
-) -> ChatStream:
-    """Stream a model call as a step of the turn."""
-    declare_format(response_format)
-
-    def finish(response: ChatResponse[Any]) -> None:
-        counter.check(response)
-        response.response_format = response_format or response.response_format
-
-    stream: ChatStream = record_stream(
-        turn,
-        ask,
-        name="model",
-        count=counter.count,
-        split=ChatResponse[Any].split,
-        rebuild=ChatResponse[Any].from_updates,
-        resources=TOKEN_RESOURCES,
-    )
-    return stream.with_result_hook(finish)
 
 
 def require_response(found: object, client: str) -> ChatResponse[Any]:
@@ -324,12 +306,8 @@ class ChatTelemetryLayer(ChatLayer[OptionsT], Generic[OptionsT]):
             return response
 
     def _perdure_ask_stream(self, request: ModelRequest) -> ChatStream:
+        inner = super()._perdure_ask_stream(request)
         span = _begin_span(request, self.otel_provider_name, getattr(self, "model", None))
-        try:
-            inner = super()._perdure_ask_stream(request)
-        except BaseException as error:
-            span.end(error)
-            raise
         return ResponseStream(_TracedUpdates(inner, span), finalizer=lambda _: inner.get_final_response())
 
 

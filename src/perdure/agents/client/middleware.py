@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeGuard, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 from perdure.agents.client.base import ChatLayer, OptionsT, SupportsChatGetResponse
 from perdure.agents.client.streaming import ChatStream, stream_response
@@ -260,6 +260,11 @@ def call_through(
     if not middleware:
         return ResponseStream.from_awaitable(call()) if context.stream else call()
 
+    async def resolve() -> Any:
+        given: Any = call()
+        # A stream is awaitable too; awaiting it here would start it.
+        return await given if inspect.isawaitable(given) and not isinstance(given, ResponseStream) else given
+
     async def run() -> Any:
         try:
             await call_chain(middleware, context, resolve)
@@ -267,37 +272,23 @@ def call_through(
             if termination.result is not None:
                 context.result = termination.result
         found: Any = empty() if context.result is None else context.result
-        if _is_stream(found):
-            _add_hooks(found, context)
-        return found
+        is_stream = isinstance(found, ResponseStream)
+        if not is_stream:
+            return stream_response(found) if context.stream else found
+        stream = _with_hooks(found, context)
+        return stream if context.stream else await stream.get_final_response()
 
-    async def resolve() -> Any:
-        given: Any = call()
-        # A stream is awaitable too; awaiting it here would start it.
-        return await given if inspect.isawaitable(given) and not _is_stream(given) else given
-
-    async def whole() -> Any:
-        found = await run()
-        return await found.get_final_response() if _is_stream(found) else found
-
-    async def streamed() -> ResponseStream[Any, Any]:
-        found = await run()
-        return found if _is_stream(found) else stream_response(found)
-
-    return ResponseStream.from_awaitable(streamed()) if context.stream else whole()
+    return ResponseStream.from_awaitable(run()) if context.stream else run()
 
 
-def _is_stream(found: object) -> TypeGuard[ResponseStream[Any, Any]]:
-    return isinstance(found, ResponseStream)
-
-
-def _add_hooks(stream: ResponseStream[Any, Any], context: AgentContext | ChatContext) -> None:
+def _with_hooks(stream: ResponseStream[Any, Any], context: AgentContext | ChatContext) -> ResponseStream[Any, Any]:
     for hook in context.stream_transform_hooks:
         stream.with_transform_hook(hook)
     for hook in context.stream_result_hooks:
         stream.with_result_hook(hook)
     for hook in context.stream_cleanup_hooks:
         stream.with_cleanup_hook(hook)
+    return stream
 
 
 class ChatMiddlewareLayer(ChatLayer[OptionsT], Generic[OptionsT]):

@@ -6,6 +6,7 @@ Call the model, make its tool calls, give it the results, and repeat until it ha
 from __future__ import annotations
 
 import copy
+from collections import deque
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,7 +40,7 @@ from perdure.agents.turn.approvals import (
 from perdure.agents.turn.call_ids import CallIds
 from perdure.agents.turn.recording import current_turn, has_failed_here, use_turn
 from perdure.agents.turn.tool_calls import CallOutcome, ToolCaller
-from perdure.clock import Clock, SystemClock
+from perdure.clock import SystemClock
 from perdure.errors import ResponseValueError
 from perdure.streams import ResponseStream
 
@@ -191,6 +192,7 @@ class TurnLoop:
         messages: The conversation as it happened. The model sees a repaired copy.
         is_checked: True if answers must fit the `response_format`.
         produced: The messages of this request.
+        updates: Updates of tool results and questions, to be yielded next.
         streamed: The updates of the last model call.
         tools_are_closed: True if the model may call no more tools.
         asked: Questions that the activation has to ask.
@@ -210,6 +212,7 @@ class TurnLoop:
     calls_made: int = field(default=0, init=False)
     failures_in_a_row: int = field(default=0, init=False)
     refused_answers: int = field(default=0, init=False)
+    updates: deque[ChatResponseUpdate] = field(default_factory=deque["ChatResponseUpdate"], init=False)
     streamed: list[ChatResponseUpdate] = field(default_factory=list[ChatResponseUpdate], init=False)
     tools_are_closed: bool = field(default=False, init=False)
     is_done: bool = field(default=False, init=False)
@@ -236,21 +239,21 @@ class TurnLoop:
     async def _run(self) -> AsyncGenerator[ChatResponseUpdate]:
         """Repeat until there is an answer, or the user has to answer. Yields updates if it streams."""
         await self._check_time()
-        for update in await self._make_approved_calls():
-            yield update
+        await self._make_approved_calls()
         rounds = self.limits.get("max_iterations", 0)
-        for number in range(rounds + 1):
-            while self.asked:
-                for update in await self._ask_in_activation():
-                    yield update
-            if self.is_done:
+        for number in range(rounds + 2):
+            while self.updates or self.asked:
+                while self.updates:
+                    yield self.updates.popleft()
+                if self.asked:
+                    await self._ask_in_activation()
+            if self.is_done or number > rounds:
                 return
             self.tools_are_closed |= number == rounds
             async with aclosing(self._call_model()) as updates:
                 async for update in updates:
                     yield update
-            for update in await self._make_calls():
-                yield update
+            await self._make_calls()
 
     @property
     def question_session(self) -> Any:
@@ -268,28 +271,25 @@ class TurnLoop:
         caller = self.caller
         return ApprovedCalls(caller.session, caller.owner, notes_begin=caller.turn.activation is None)
 
-    async def _make_approved_calls(self) -> list[ChatResponseUpdate]:
+    async def _make_approved_calls(self) -> None:
         """Make the calls that were approved since they were asked about."""
         caller, approved = self.caller, self._approved_calls()
-        updates: list[ChatResponseUpdate] = []
         # A turn that failed after these calls has not given their results to the model.
         if missing := approved.missing_results(self.messages, is_complete=not self._is_stored_by_provider):
             drop_questions(caller.session, caller.owner, [result.call_id for result in missing])
-            updates.append(self._add(Message("tool", missing)))
+            self._add(Message("tool", missing))
         is_unbound = self.limits.get("disable_approval_response_binding", False)
         resolved = resolve_answers(self.messages, self.question_session, caller.owner, trusts_conversation=is_unbound)
-        updates += await self._follow(resolved, approved)
-        return updates if self.stream else []
+        await self._follow(resolved, approved)
 
-    async def _follow(self, resolved: Resolved, approved: ApprovedCalls) -> list[ChatResponseUpdate]:
+    async def _follow(self, resolved: Resolved, approved: ApprovedCalls) -> None:
         """Make the calls that answers allow, and ask what is still open."""
-        if not (resolved.decisions or resolved.open):
-            return []
-        outcome = await self._call_tools(resolved.decisions, approved)
-        store_batches(self.question_session, resolved.batches)
-        return self._add_outcome(outcome, [each.to_content() for each in resolved.open])
+        if resolved.decisions or resolved.open:
+            outcome = await self._call_tools(resolved.decisions, approved)
+            store_batches(self.question_session, resolved.batches)
+            self._add_outcome(outcome, [each.to_content() for each in resolved.open])
 
-    async def _ask_in_activation(self) -> list[ChatResponseUpdate]:
+    async def _ask_in_activation(self) -> None:
         """Ask the open questions as requests of the activation, and act on the answers."""
         activation, asked, self.asked = self.caller.turn.activation, self.asked, []
         assert activation is not None, "outside a workflow the caller gets the questions"
@@ -297,13 +297,13 @@ class TurnLoop:
         self.caller.turn.times_asked += 1
         approvals = [each for each in answers if is_approval_response(each)]
         results = [each for each in answers if each.type == "function_result"]
-        others = [each for each in answers if each not in approvals and each not in results]
-        updates = [self._add(Message("tool", results))] if results else []
+        if results:
+            self._add(Message("tool", results))
         resolved = resolve_answers([Message("user", approvals)], self.question_session, self.caller.owner)
-        updates += await self._follow(resolved, self._approved_calls())
-        if others:
-            self._add(Message("user", others))
-        return updates if self.stream else []
+        await self._follow(resolved, self._approved_calls())
+        if others := [each for each in answers if each not in approvals and each not in results]:
+            self.messages.append(message := Message("user", others))
+            self.produced.append(message)
 
     def _call_ids(self) -> CallIds:
         taken = {*call_ids_in([*self.messages, *self.produced]), *waiting_call_ids(self.caller.session)}
@@ -365,28 +365,26 @@ class TurnLoop:
         kept.contents = [content for content in update.contents if not is_local_call(content)]
         return kept if kept.contents else None
 
-    async def _make_calls(self) -> list[ChatResponseUpdate]:
+    async def _make_calls(self) -> None:
         """Make the calls that the model asked for, or ask for their approval."""
         calls = _find_calls(self.response.messages)
         if self.caller.turn.asks:
             self._take_provider_questions()
         tools = self.caller.by_name() if calls else {}
         if not calls or not (tools or self.caller.tools):
-            fault = None if calls or self.asked else self._answer_fault()
+            wanted, response = self.options.get("response_format"), self.response
+            is_checked = self.is_checked and not (calls or self.asked or response.user_input_requests)
+            fault = answer_fault(response.last_text, wanted) if is_checked and wanted is not None else None
             self.is_done = not (self.asked or fault)
-            return [] if fault is None else await self._refuse_answer(fault)
-        ready: list[Content] = []
-        waiting: list[Content] = []
-        declared: list[Content] = []
-        for call in calls:
-            tool = tools.get(call.name or "")
-            if tool is not None and tool.declaration_only:
-                declared.append(call)
-            elif tool is not None and tool.approval_mode == "always_require":
-                waiting.append(call)
-            else:
-                ready.append(call)
-        unknown = [call.name for call in calls if call.name not in tools]
+            if fault is not None:
+                await self._refuse_answer(fault)
+            return
+        known = [(call, tools.get(call.name or "")) for call in calls]
+        declared = [call for call, tool in known if tool is not None and tool.declaration_only]
+        guarded = [call for call, tool in known if tool is not None and tool.approval_mode == "always_require"]
+        waiting = [call for call in guarded if call not in declared]
+        ready = [call for call in calls if call not in declared and call not in waiting]
+        unknown = [call.name for call, tool in known if tool is None]
         if unknown and self.limits.get("terminate_on_unknown_calls") and not waiting and not declared:
             raise KeyError(
                 f"the model called an unknown tool {unknown[0]!r}; the tools are {sorted(tools)}; "
@@ -396,16 +394,9 @@ class TurnLoop:
         outcome = await self._call_tools([] if waiting else [Decision(call) for call in ready])
         # The user of the agent answers calls of declared tools.
         asked += [replace(call, user_input_request=True, id=call.call_id) for call in declared]
-        updates = self._add_outcome(outcome, asked)
-        return updates if self.stream else []
+        self._add_outcome(outcome, asked)
 
-    def _answer_fault(self) -> str | None:
-        wanted = self.options.get("response_format")
-        if wanted is None or not self.is_checked or self.response.user_input_requests:
-            return None
-        return answer_fault(self.response.last_text, wanted)
-
-    async def _refuse_answer(self, fault: str) -> list[ChatResponseUpdate]:
+    async def _refuse_answer(self, fault: str) -> None:
         """Give the model the reason why its answer does not fit. Raises ResponseValueError when no retry is left.
 
         The refused answer is not part of the response. Its updates are taken back.
@@ -422,11 +413,10 @@ class TurnLoop:
                 )
         del self.produced[len(self.produced) - len(self.response.messages) :]
         self.messages.append(Message("user", [correction(fault)]))
-        if not self.streamed:
-            return []
-        discarding = ChatResponseUpdate(contents=[])
-        discarding.discards = self.streamed
-        return [discarding]
+        if self.streamed:
+            discarding = ChatResponseUpdate(contents=[])
+            discarding.discards = self.streamed
+            self.updates.append(discarding)
 
     def _ask_for_approval(self, waiting: Sequence[Content], ready: Sequence[Content]) -> list[Content]:
         """Ask for approval of calls. The other calls wait in the session; without one they are asked about too."""
@@ -453,11 +443,6 @@ class TurnLoop:
             self.options["tool_choice"] = None
         return outcome
 
-    @property
-    def _clock(self) -> Clock:
-        activation = self.caller.turn.activation
-        return SystemClock() if activation is None else activation.context.clock
-
     async def _check_time(self) -> None:
         """Compare the time with the limit. Times are recorded, so that a resumed turn decides as before."""
         seconds_max, turn = self.limits.get("max_duration_seconds"), self.caller.turn
@@ -465,36 +450,34 @@ class TurnLoop:
             return
 
         async def read_clock() -> float:
-            return self._clock.now().timestamp()
+            clock = SystemClock() if turn.activation is None else turn.activation.context.clock
+            return clock.now().timestamp()
 
         self.times.append(await turn.call("time", turn.tool_key("time", len(self.times)), read_clock, "rerun"))
         self.tools_are_closed |= self.times[-1] - self.times[0] >= seconds_max
 
-    def _add_outcome(self, outcome: CallOutcome, asked: Sequence[Content]) -> list[ChatResponseUpdate]:
+    def _add_outcome(self, outcome: CallOutcome, asked: Sequence[Content]) -> None:
         """Add results and questions to the conversation. Questions end the turn."""
         results = [each for each in outcome.contents if each.type == "function_result"]
         questions = [*(each for each in outcome.contents if each.type != "function_result"), *asked]
-        updates: list[ChatResponseUpdate] = []
         if results:
-            updates.append(self._add(Message("tool", results)))
+            self._add(Message("tool", results))
+        self.is_done |= outcome.ends_turn
         if questions:
             self._store_tool_questions(outcome.contents)
-        if questions and self.caller.turn.asks:
-            self.asked += questions
-            self.is_done |= outcome.ends_turn
-            return updates
-        if questions:
+            if self.caller.turn.asks:
+                self.asked += questions
+                return
+            self.is_done = True
             self._add_questions(questions)
             # The stream has already sent the arguments of the calls.
             sent = [replace(each, arguments=None) if each.type == "function_call" else each for each in questions]
-            updates.append(ChatResponseUpdate(contents=sent, role="assistant"))
-        self.is_done |= bool(questions) or outcome.ends_turn
-        return updates
+            self.updates.append(ChatResponseUpdate(contents=sent, role="assistant"))
 
-    def _add(self, message: Message) -> ChatResponseUpdate:
+    def _add(self, message: Message) -> None:
         self.messages.append(message)
         self.produced.append(message)
-        return ChatResponseUpdate(contents=message.contents, role=message.role)
+        self.updates.append(ChatResponseUpdate(contents=message.contents, role=message.role))
 
     def _store_tool_questions(self, contents: Sequence[Content]) -> None:
         every = (each for message in (*self.messages, *self.produced) for each in message.contents)
