@@ -272,9 +272,8 @@ def call_through(
             if termination.result is not None:
                 context.result = termination.result
         found: Any = empty() if context.result is None else context.result
-        is_stream = isinstance(found, ResponseStream)
-        if not is_stream:
-            return stream_response(found) if context.stream else found
+        if isinstance(found, Response):
+            return stream_response(cast("Response[Any]", found)) if context.stream else found
         stream = _with_hooks(found, context)
         return stream if context.stream else await stream.get_final_response()
 

@@ -98,36 +98,7 @@ def _own_state(ctx: WorkflowContext[Any, Any]) -> State:
 
 
 _RESET = "reset"
-"""Where the executor's state keeps the id of the last reset."""
-
-
-@dataclass
-class _Reset:
-    """A reset that was requested outside any run, where the run's state can't be changed.
-
-    It counts as done only when the state says so, because the handler may fail.
-    """
-
-    _requested: str | None = None
-    _done_by: str | None = None
-
-    def request(self) -> None:
-        """Request a reset by the next handler call."""
-        self._requested = SystemClock().new_id()
-
-    def take(self, ctx: WorkflowContext[Any, Any]) -> bool:
-        """Return True once, in the handler call that does the reset."""
-        own = _own_state(ctx)
-        if self._requested is None:
-            return False
-        if own.get(_RESET) != self._requested:
-            own.set(_RESET, self._requested)
-            self._done_by = ctx.idempotency_key
-            return True
-        if self._done_by != ctx.idempotency_key:
-            self._requested = None
-        return False
-
+"""Where the executor's state keeps the id of the last reset that was requested outside any run."""
 
 logger = logging.getLogger(__name__)
 
@@ -200,7 +171,8 @@ class AgentExecutor(Executor):
         self.__live: LiveSession | None = (
             live_session(self._session) if isinstance(self._session, AgentSession) else None
         )
-        self.__reset = _Reset()
+        self.__reset_id: str | None = None
+        self.__reset_by: str | None = None
 
     @property
     def agent(self) -> SupportsAgentRun:
@@ -253,7 +225,8 @@ class AgentExecutor(Executor):
         """Forget the messages that the agent has not seen yet."""
         activation = current_activation()
         if activation is None:
-            self.__reset.request()
+            # The run's state can't be changed here: the next handler call does it.
+            self.__reset_id = SystemClock().new_id()
         else:
             activation.write(private_scope(self.id), _CACHE, Log())
 
@@ -355,9 +328,15 @@ class AgentExecutor(Executor):
             await self.__respond(ctx)
 
     def __cache(self, ctx: Context) -> Log[Message]:
-        if self.__reset.take(ctx):
-            _own_state(ctx).set(_CACHE, Log())
-        return cast("Log[Message]", _own_state(ctx).get(_CACHE) or Log())
+        own = _own_state(ctx)
+        if self.__reset_id is not None and own.get(_RESET) != self.__reset_id:
+            own.set(_RESET, self.__reset_id)
+            own.set(_CACHE, Log())
+            self.__reset_by = ctx.idempotency_key
+        elif self.__reset_by != ctx.idempotency_key:
+            # A handler may fail, so the reset is done only when the state of a later call says so.
+            self.__reset_id = None
+        return cast("Log[Message]", own.get(_CACHE) or Log())
 
     def __store(self, messages: Iterable[Message], ctx: Context) -> None:
         cache = self.__cache(ctx)
@@ -425,10 +404,7 @@ class AgentExecutor(Executor):
         for place, content in enumerate(turn.questions):
             request_id = await self.__ask(ctx, content.id or f"{ctx.idempotency_key}-{place}", content)
             pending[request_id] = content
-        own.set(
-            _PENDING,
-            {**pending, **open_outer_requests(ctx.activation, turn.inner_requests)} if turn.inner_requests else pending,
-        )
+        own.set(_PENDING, {**pending, **open_outer_requests(ctx.activation, turn.inner_requests)})
 
     async def __ask(self, ctx: Context, request_id: str, asked: Content) -> str:
         """Open a request and return its id. Models choose call ids, so two requests may want the same one."""

@@ -390,14 +390,13 @@ class Content:
         return self.text or ""
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={_short(value)}" for name, value in self.stored_fields().items() if name != "type")
+        shown = ", ".join(f"{name}={value!r:.80}" for name, value in self.stored_fields().items() if name != "type")
         return f"Content({self.type!r}, {shown})" if shown else f"Content({self.type!r})"
 
 
 _FIELDS = tuple([each.name for each in fields(Content) if each.name != "raw_representation"])
 _NESTED = frozenset({"items", "inputs", "outputs", "function_call"})
 _EMPTY_MEANS_UNSET = frozenset({"informational_only", "additional_properties"})
-_REPR_LENGTH_MAX = 80
 
 
 def _to_plain(value: Any) -> Any:
@@ -426,11 +425,6 @@ def _is_json_object(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _REPR_LENGTH_MAX else f"{text[:_REPR_LENGTH_MAX]}..."
 
 
 def function_result(call: Content, result: Any, *, exception: str | None = None) -> Content:

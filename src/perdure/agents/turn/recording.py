@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -75,16 +75,6 @@ class Turn:
             self.number = self._turns.take_again(self.number)
         return self._calls.take()
 
-    def _release_model_call(self, model_call: int) -> None:
-        """Release the number of a failed model call, so that the next attempt, in this turn or another, reuses it.
-
-        In a resumed run the first to make the call gets the recorded result.
-        """
-        self._calls.give_back(model_call)
-        if not self._has_failed:
-            self._has_failed = True
-            self._turns.give_back(self.number)
-
     def tool_key(self, call_id: str, place: int) -> str:
         """Return the step key of a tool call; `place` is its position in the model's response."""
         # A call that has asked is made again after the answer.
@@ -113,7 +103,12 @@ class Turn:
         try:
             return await self.call(name, f"{self.key}#{self.number}.{model_call}", work, "rerun")
         except BaseException:
-            self._release_model_call(model_call)
+            # The next attempt, in this turn or another, gets the number of the failed call. In a resumed run the first
+            # to make the call gets the recorded result.
+            self._calls.give_back(model_call)
+            if not self._has_failed:
+                self._has_failed = True
+                self._turns.give_back(self.number)
             raise
 
     def call(
@@ -164,35 +159,32 @@ async def has_failed_here(activation: ActivationRecorder | None, key: str) -> bo
 
 
 _turn: ContextVar[Turn | None] = ContextVar("perdure_turn", default=None)
-
-
-@contextmanager
-def use_turn(turn: Turn) -> Generator[None]:
-    """Make `turn` the current turn of calls that are started, not awaited, inside the block.
-
-    A generator runs in its reader's context, so a call that runs later must capture the turn when it is started.
-    """
-    token = _turn.set(turn)
-    try:
-        yield
-    finally:
-        _turn.reset(token)
-
-
 _returning: ContextVar[object] = ContextVar("perdure_returning", default=None)
 
 
 @contextmanager
-def return_requests(agent: object) -> Generator[None]:
+def _set(variable: ContextVar[T], value: T) -> Generator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def use_turn(turn: Turn) -> AbstractContextManager[None]:
+    """Make `turn` the current turn of calls that are started, not awaited, inside the block.
+
+    A generator runs in its reader's context, so a call that runs later must capture the turn when it is started.
+    """
+    return _set(_turn, turn)
+
+
+def return_requests(agent: object) -> AbstractContextManager[None]:
     """Let runs of this agent that start inside the block return their questions as `response.user_input_requests`.
 
     Without it, an agent that is run inside a handler or a workflow function asks them as requests of the run.
     """
-    token = _returning.set(agent)
-    try:
-        yield
-    finally:
-        _returning.reset(token)
+    return _set(_returning, agent)
 
 
 def is_returning_requests(agent: object) -> bool:

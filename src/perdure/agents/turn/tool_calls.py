@@ -176,9 +176,9 @@ class ToolCaller:
         call = decision.call
         if tool is None:
             return CallOutcome([function_error(call, f"there is no tool named {call.name!r}", "unknown tool")])
-        if isinstance(tool, _LostTool):
+        if tool.func is _never_called:
             raise ToolException(
-                f"tool {tool.name!r} was added by tool {tool.adder!r} before this run was resumed, and is unknown now; "
+                f"tool {tool.name!r} was added by tool {tool.additional_properties['adder']!r} before this run was resumed, and is unknown now; "
                 "list it in additional_tools of the client's function_invocation_configuration"
             )
         try:
@@ -340,14 +340,8 @@ _added: WeakValueDictionary[tuple[str, str], FunctionTool] = WeakValueDictionary
 """Tools that were added in this process, by the tool that added them and their name."""
 
 
-class _LostTool(FunctionTool):
-    """A tool that was added before a restart and is not found now: its description is known, its function is not."""
-
-    adder: str = ""
-
-
 async def _never_called(**_: Any) -> None:
-    """Stand in for the unknown function of a lost tool."""
+    """Stand in for the function of a tool that was added before a restart and is not found now."""
 
 
 def _describe_tool_changes(adder: str, added: Sequence[Any], removed: Sequence[str]) -> list[Any]:
@@ -381,15 +375,14 @@ def _restore_tool(spec: Mapping[str, Any], hidden: Sequence[FunctionTool], adder
         kind = spec["type"]
         logger.warning("tool %r had added a %s, which can't be restored; the turn continues without it", adder, kind)
         return None
-    given = next((each for each in hidden if each.name == spec["name"]), None) or _added.get((adder, spec["name"]))
-    if given is not None:
-        return given
-    lost = _LostTool(
+    for each in (*hidden, _added.get((adder, spec["name"]))):
+        if each is not None and each.name == spec["name"]:
+            return each
+    return FunctionTool(
         name=spec["name"],
         description=spec["description"],
         input_model=spec["parameters"],
         approval_mode=spec["approval_mode"],
         func=None if spec["is_declared"] else _never_called,
+        additional_properties={"adder": adder},
     )
-    lost.adder = adder
-    return lost
