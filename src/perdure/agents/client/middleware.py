@@ -263,7 +263,11 @@ def call_through(
     async def resolve() -> Any:
         given: Any = call()
         # A stream is awaitable too; awaiting it here would start it.
-        return await given if inspect.isawaitable(given) and not isinstance(given, ResponseStream) else given
+        return (
+            await given
+            if inspect.isawaitable(given) and not isinstance(cast("object", given), ResponseStream)
+            else given
+        )
 
     async def run() -> Any:
         try:
@@ -272,8 +276,8 @@ def call_through(
             if termination.result is not None:
                 context.result = termination.result
         found: Any = empty() if context.result is None else context.result
-        if isinstance(found, Response):
-            return stream_response(cast("Response[Any]", found)) if context.stream else found
+        if not isinstance(cast("object", found), ResponseStream):
+            return stream_response(found) if context.stream else found
         stream = _with_hooks(found, context)
         return stream if context.stream else await stream.get_final_response()
 

@@ -283,10 +283,6 @@ def _message_of(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-_PAUSES_MAX: Final = 1000
-_ENDLESS: Final = "it suspends its response again and again"
-
-
 def find_model(name: str | Model) -> Model:
     """Return the model of a name such as "anthropic:claude-opus-4-8". Raises ChatClientInvalidRequestException."""
     with translate_setup_errors(str(name)):
@@ -317,13 +313,10 @@ class Call:
         """Return the complete response. Raises ChatClientException."""
         found: ai.ModelResponse | None = None
         with self._errors_translated():
-            for _ in range(_PAUSES_MAX):
-                part = await self._send(model_request, found)
-                found = _join(found, part)
-                if found.state != "suspended":
-                    return self._to_response(found)
+            while found is None or found.state == "suspended":
                 await self._wait(found)
-            raise UnexpectedModelBehavior(_ENDLESS)
+                found = _join(found, await self._send(model_request, found))
+            return self._to_response(found)
 
     def stream(self) -> ChatStream:
         """Stream the response. Reading it raises ChatClientException."""
@@ -339,21 +332,25 @@ class Call:
     async def _updates(self, final: list[ai.ModelResponse]) -> AsyncGenerator[ChatResponseUpdate]:
         found: ai.ModelResponse | None = None
         with self._errors_translated():
-            for _ in range(_PAUSES_MAX):
+            while found is None or found.state == "suspended":
+                await self._wait(found)
                 async with self._send(model_request_stream, found) as stream:
                     contents = StreamContents()
                     async for event in stream:
                         if (content := contents.convert(event)) is not None:
                             yield _update(stream, *restore_names([content], self.renamed))
                     part = stream.get()
-                self._require_end(part)
+                # A connection that is closed in the middle looks like an end.
+                has_reason = part.finish_reason is not None or "finish_reason" in (part.provider_details or {})
+                is_over_wire = self.model.base_url is not None
+                if part.state == "incomplete" or (is_over_wire and part.state == "complete" and not has_reason):
+                    raise ModelAPIError(self.model.model_name, "its response broke off")
                 found = _join(found, part)
-                if found.state != "suspended":
-                    final.append(found)
-                    yield _last_update(found)
-                    return
-                await self._wait(found)
-            raise UnexpectedModelBehavior(_ENDLESS)
+            final.append(found)
+        usage = to_usage(found.usage)
+        counts = [] if usage is None else [Content.from_usage(usage)]
+        created_at, finish_reason = found.timestamp.isoformat(), to_finish_reason(found.finish_reason)
+        yield _update(found, *counts, created_at=created_at, finish_reason=finish_reason)
 
     @contextmanager
     def _errors_translated(self) -> Generator[None]:
@@ -365,19 +362,12 @@ class Call:
         with translate_errors(self.model.model_name, secret=key if isinstance(key, str) else None):
             yield
 
-    def _require_end(self, found: ai.ModelResponse) -> None:
-        """Raise if the response is incomplete: a connection that is closed in the middle looks like an end."""
-        has_reason = found.finish_reason is not None or "finish_reason" in (found.provider_details or {})
-        is_over_wire = self.model.base_url is not None
-        if found.state == "incomplete" or (is_over_wire and found.state == "complete" and not has_reason):
-            raise ModelAPIError(self.model.model_name, "its response broke off")
-
     def _send(self, send: Callable[..., T], before: ai.ModelResponse | None) -> T:
         messages = self.messages if before is None else [*self.messages, before]
         return send(self.model, messages, model_settings=self.settings, model_request_parameters=self.parameters)
 
-    async def _wait(self, paused: ai.ModelResponse) -> None:
-        if delay := self.model.continuation_delay(paused):
+    async def _wait(self, paused: ai.ModelResponse | None) -> None:
+        if paused is not None and (delay := self.model.continuation_delay(paused)):
             await SystemClock().sleep(delay)
 
 
@@ -402,11 +392,3 @@ def _update(found: StreamedResponse | ai.ModelResponse, *contents: Content, **mo
         model=found.model_name,
         **more,
     )
-
-
-def _last_update(found: ai.ModelResponse) -> ChatResponseUpdate:
-    """Return the last update: token counts and finish reason."""
-    usage = to_usage(found.usage)
-    created_at, finish_reason = found.timestamp.isoformat(), to_finish_reason(found.finish_reason)
-    counts = [] if usage is None else [Content.from_usage(usage)]
-    return _update(found, *counts, created_at=created_at, finish_reason=finish_reason)
