@@ -177,8 +177,9 @@ class ToolCaller:
         if tool is None:
             return CallOutcome([function_error(call, f"there is no tool named {call.name!r}", "unknown tool")])
         if tool.func is _never_called:
+            adder = tool.additional_properties["adder"]
             raise ToolException(
-                f"tool {tool.name!r} was added by tool {tool.additional_properties['adder']!r} before this run was resumed, and is unknown now; "
+                f"tool {tool.name!r} was added by tool {adder!r} before this run was resumed, and is unknown now; "
                 "list it in additional_tools of the client's function_invocation_configuration"
             )
         try:
