@@ -11,15 +11,7 @@ from perdure.agents.client.options import merge_options
 from perdure.agents.client.streaming import ChatStream, chat_stream, forward_stream
 from perdure.agents.client.tokens import TokenCounter
 from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate
-from perdure.agents.sessions.providers import (
-    ContextProvider,
-    HistoryPerCall,
-    HistoryProvider,
-    InMemoryHistoryProvider,
-    SessionContext,
-    load_context,
-    store_context,
-)
+from perdure.agents.sessions import providers
 from perdure.agents.sessions.session import AgentSession
 from perdure.agents.tools.context import expand_tools, is_server, join_tools
 from perdure.agents.tools.tool import normalize_tools
@@ -50,12 +42,12 @@ class AgentRun:
         self._given = given
         self._turn = turn
         self._session: AgentSession | None = given.session
-        self._providers: list[ContextProvider] = list(agent.context_providers)
-        self._per_call: list[HistoryProvider] = []
-        self._history: HistoryPerCall | None = None
+        self._providers: list[providers.ContextProvider] = list(agent.context_providers)
+        self._per_call: list[providers.HistoryProvider] = []
+        self._history: providers.HistoryPerCall | None = None
         self._conversation_id: str | None = None
         self._new_conversation_id: str | None = None
-        self._context = SessionContext(input_messages=[])
+        self._context = providers.SessionContext(input_messages=[])
         self._converted: dict[int, AgentResponseUpdate] = {}
         """The updates of the agent by the identity of those of the model, which they refer to."""
         self._options: dict[str, Any] = {}
@@ -103,7 +95,7 @@ class AgentRun:
         defaults = {name: value for name, value in agent.default_options.items() if name != "tools"}
         self._choose_session(merge_options(defaults, options))
         session = self._session
-        context = self._context = await load_context(agent, self._providers, session, given.messages, options)
+        context = self._context = await providers.load_context(agent, self._providers, session, given.messages, options)
         own_tools = [*agent.default_options.get("tools", ()), *context.tools]
         every = [*normalize_tools(own_tools), *agent.mcp_tools, *normalize_tools(run_tools)]
         for tool in every:
@@ -118,7 +110,7 @@ class AgentRun:
         if session is not None:
             client_kwargs["session"] = session
             if self._per_call:
-                self._history = HistoryPerCall(agent, session, self._per_call, context)
+                self._history = providers.HistoryPerCall(agent, session, self._per_call, context)
                 middleware.append(self._history)
         if middleware:
             client_kwargs["middleware"] = middleware
@@ -140,13 +132,15 @@ class AgentRun:
         self._conversation_id = service_id or options.get("conversation_id")
         stores = options.get("store")
         by_provider = getattr(agent.client, "STORES_BY_DEFAULT", False) if stores is None else bool(stores)
-        has_history = any(isinstance(each, HistoryProvider) and each.load_messages for each in self._providers)
+        has_history = any(
+            isinstance(each, providers.HistoryProvider) and each.load_messages for each in self._providers
+        )
         if session is not None and not (by_provider or self._conversation_id or has_history):
-            self._providers.append(InMemoryHistoryProvider())
+            self._providers.append(providers.InMemoryHistoryProvider())
         if session is None and self._providers:
             self._session = AgentSession()
         if agent.require_per_service_call_history_persistence:
-            self._per_call = [each for each in self._providers if isinstance(each, HistoryProvider)]
+            self._per_call = [each for each in self._providers if isinstance(each, providers.HistoryProvider)]
         if self._per_call and self._conversation_id and not by_provider:
             raise AgentInvalidRequestException(
                 f"agent {agent.name!r} must store its history after each model call, but the provider stores "
@@ -178,6 +172,6 @@ class AgentRun:
         self._context.response = response
         if self._history is not None:
             await self._history.finish(response)
-        providers = [provider for provider in self._providers if provider not in self._per_call]
-        await store_context(self._agent, providers, session, self._context)
+        others = [provider for provider in self._providers if provider not in self._per_call]
+        await providers.store_context(self._agent, others, session, self._context)
         return response

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, cast, runtim
 
 from typing_extensions import TypeVar, Unpack
 
+from perdure import errors
 from perdure.agents.client.compaction import CompactionStrategy, TruncationStrategy, included, is_too_long
 from perdure.agents.client.options import ChatOptions, check_options, validate_chat_options
 from perdure.agents.client.streaming import ChatStream, chat_stream, stream_updates
@@ -22,12 +23,6 @@ from perdure.agents.client.tokens import TOKEN_RESOURCES, MissingUsage, TokenCou
 from perdure.agents.messages.message import Message, normalize_messages
 from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate, ResponseFormat, declare_format
 from perdure.agents.turn.recording import Turn, current_turn, record_stream
-from perdure.errors import (
-    ChatClientContextLengthException,
-    ChatClientInvalidRequestException,
-    ChatClientInvalidResponseException,
-    MiddlewareException,
-)
 from perdure.streams import ResponseStream
 from perdure.tracing import Span, begin, current, traced
 
@@ -80,12 +75,12 @@ class ModelRequest:
             await TruncationStrategy(max_n=max(1, number // 2), compact_to=max(1, number // 2))(copies)
         return included(copies)
 
-    def require_shorter(self, error: ChatClientInvalidRequestException, *, is_repeated: bool) -> None:
+    def require_shorter(self, error: errors.ChatClientInvalidRequestException, *, is_repeated: bool) -> None:
         """Raise the error, unless the conversation was too long and can be compacted once more."""
         if not is_too_long(error):
             raise error
         if self.compaction is None or is_repeated:
-            raise ChatClientContextLengthException(
+            raise errors.ChatClientContextLengthException(
                 "the conversation is too long for the model; give the agent a compaction_strategy that keeps less, "
                 f"such as TokenBudgetComposedStrategy, and continue. The provider {error}"
             ) from error
@@ -164,7 +159,7 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
         del function_invocation_kwargs
         kwargs = {name: value for name, value in (client_kwargs or {}).items() if name != "session"}
         if middleware := kwargs.pop("middleware", None):
-            raise MiddlewareException(
+            raise errors.MiddlewareException(
                 f"{type(self).__name__} has no layer that runs {middleware!r}; "
                 "add FunctionInvocationLayer and ChatMiddlewareLayer to its bases"
             )
@@ -190,7 +185,7 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
                 )
                 found = await cast("Awaitable[object]", given) if isinstance(given, Awaitable) else given
                 return require_response(found, type(self).__name__)
-            except ChatClientInvalidRequestException as error:
+            except errors.ChatClientInvalidRequestException as error:
                 request.require_shorter(error, is_repeated=is_repeated)
                 is_repeated = True
 
@@ -210,7 +205,7 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
                             has_begun = True
                             yield update
                         final.append(await stream.get_final_response())
-                except ChatClientInvalidRequestException as error:
+                except errors.ChatClientInvalidRequestException as error:
                     request.require_shorter(error, is_repeated=has_begun or is_repeated)
                     is_repeated = True
 
@@ -276,7 +271,7 @@ def require_response(found: object, client: str) -> ChatResponse[Any]:
     """Return what a client gave if it is a ChatResponse. Raises ChatClientInvalidResponseException."""
     if isinstance(found, ChatResponse):
         return cast("ChatResponse[Any]", found)
-    raise ChatClientInvalidResponseException(
+    raise errors.ChatClientInvalidResponseException(
         f"{client} returned a {type(found).__name__!r}; its _inner_get_response must return a ChatResponse"
     )
 

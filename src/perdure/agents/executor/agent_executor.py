@@ -12,19 +12,8 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 from typing_extensions import TypedDict
 
 from perdure.agents.agent import Agent, BaseAgent, SupportsAgentRun, resolve_agent_id
+from perdure.agents.executor import requests
 from perdure.agents.executor.agent_turn import SESSION_KEY, AgentTurn, LiveSession, live_session
-from perdure.agents.executor.requests import (
-    APPROVAL,
-    Answer,
-    approved_call,
-    find_mismatch,
-    open_outer_requests,
-    share_conversation,
-    spoken_messages,
-    to_answer,
-    to_inner_result,
-    visible_messages,
-)
 from perdure.agents.messages.content import Content
 from perdure.agents.messages.message import Message, normalize_messages
 from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate
@@ -211,7 +200,7 @@ class AgentExecutor(Executor):
             if self.child_graph() is not None:
                 raise ValueError(f"it is asked by the workflow inside agent {self.id!r}, which has to be answered")
             return ABSENT
-        if request_data.type == APPROVAL:
+        if request_data.type == requests.APPROVAL:
             return False
         if request_data.type == "function_call":
             return Content.from_function_result(request_data.call_id or "", result=_CANCELLED)
@@ -292,28 +281,30 @@ class AgentExecutor(Executor):
         await self.__respond(ctx, normalize_messages(messages))
 
     @response_handler
-    async def handle_user_input_response(self, original_request: Content, response: Answer, ctx: Context) -> None:
+    async def handle_user_input_response(
+        self, original_request: Content, response: requests.Answer, ctx: Context
+    ) -> None:
         """Handle the answer to a question of the agent. The agent continues when all answers are in."""
         own, request_id = _own_state(ctx), ctx.request_id
         assert request_id is not None, "an answer has its request"
         pending: dict[str, Content] = own.get(_PENDING, {})
         asked = pending.get(request_id, original_request)
-        reason = find_mismatch(asked, response)
+        reason = requests.find_mismatch(asked, response)
         if reason is not None:
             await ctx.add_event(WorkflowEvent.warning(f"request {request_id!r} is open again: {reason}"))
             await self.__ask(ctx, request_id, asked)
             return
-        done = approved_call(asked)
+        done = requests.approved_call(asked)
         if done is not None:
             ctx.require_approved(done)
-        await self.__continue(ctx, pending, to_answer(asked, response))
+        await self.__continue(ctx, pending, requests.to_answer(asked, response))
 
     @response_handler
     async def handle_nested_response(self, original_request: object, response: object, ctx: Context) -> None:
         """Handle the answer to a question of the inner workflow."""
         del original_request
         pending: dict[str, Content] = _own_state(ctx).get(_PENDING, {})
-        await self.__continue(ctx, pending, to_inner_result(pending[ctx.request_id or ""], response))
+        await self.__continue(ctx, pending, requests.to_inner_result(pending[ctx.request_id or ""], response))
 
     async def __continue(self, ctx: Context, pending: dict[str, Content], answer: Content) -> None:
         own = _own_state(ctx)
@@ -375,11 +366,11 @@ class AgentExecutor(Executor):
         turn = AgentTurn(self._agent, self.id, self._session, self.__live, ctx, streams_response=self.yields_responses)
         is_unprompted = self._ensure_trailing_user_turn and messages and messages[-1].role == "assistant"
         response = await turn.run([*messages, Message("user", [_CONTINUE])] if is_unprompted else messages)
-        own, said = _own_state(ctx), visible_messages(response.messages)
+        own, said = _own_state(ctx), requests.visible_messages(response.messages)
         conversation = [*own.get(_CONVERSATION, ()), *messages, *said]
         own.set(_CACHE, Log(cached[len(messages) :]))
         if turn.questions or turn.inner_requests:
-            words = spoken_messages(said)
+            words = requests.spoken_messages(said)
             own.set(_CONVERSATION, Log(conversation))
             own.set(_SPOKEN, Log([*own.get(_SPOKEN, ()), *words]))
             if words:
@@ -391,7 +382,9 @@ class AgentExecutor(Executor):
             response = _with_messages(response, [*spoken, *response.messages])
         for key in filter(own.has, (_CONVERSATION, _SPOKEN)):
             own.delete(key)
-        return await self.on_answer(AgentExecutorResponse(self.id, response, share_conversation(conversation)), ctx)
+        return await self.on_answer(
+            AgentExecutorResponse(self.id, response, requests.share_conversation(conversation)), ctx
+        )
 
     def __yield_response(self, response: AgentResponse[Any], ctx: Context) -> None:
         """Yield a response as an output. A stream already has its updates."""
@@ -404,17 +397,17 @@ class AgentExecutor(Executor):
         for place, content in enumerate(turn.questions):
             request_id = await self.__ask(ctx, content.id or f"{ctx.idempotency_key}-{place}", content)
             pending[request_id] = content
-        own.set(_PENDING, {**pending, **open_outer_requests(ctx.activation, turn.inner_requests)})
+        own.set(_PENDING, {**pending, **requests.open_outer_requests(ctx.activation, turn.inner_requests)})
 
     async def __ask(self, ctx: Context, request_id: str, asked: Content) -> str:
         """Open a request and return its id. Models choose call ids, so two requests may want the same one."""
-        done = approved_call(asked)
+        done = requests.approved_call(asked)
         for chosen in (request_id, f"{request_id}-{ctx.idempotency_key}"):
             if not ctx.activation.is_open(chosen):
                 break
         await ctx.request_info(
             asked if chosen == request_id else Content.from_dict({**asked.to_dict(), "id": chosen}),
-            Content if done is None else Answer,
+            Content if done is None else requests.Answer,
             request_id=chosen,
             approves=ABSENT if done is None else done,
         )

@@ -24,19 +24,7 @@ from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate
 from perdure.agents.messages.structured import answer_fault, correction
 from perdure.agents.tools.context import expand_tools
 from perdure.agents.tools.tool import FunctionTool, normalize_tools
-from perdure.agents.turn.approvals import (
-    ApprovedCalls,
-    Batch,
-    Decision,
-    Question,
-    Resolved,
-    add_batch,
-    drop_questions,
-    find_questions,
-    resolve_answers,
-    store_batches,
-    waiting_call_ids,
-)
+from perdure.agents.turn import approvals
 from perdure.agents.turn.call_ids import CallIds
 from perdure.agents.turn.recording import current_turn, has_failed_here, use_turn
 from perdure.agents.turn.tool_calls import CallOutcome, ToolCaller
@@ -267,26 +255,28 @@ class TurnLoop:
     def _is_stored_by_provider(self) -> bool:
         return self.options.get("conversation_id") is not None
 
-    def _approved_calls(self) -> ApprovedCalls:
+    def _approved_calls(self) -> approvals.ApprovedCalls:
         caller = self.caller
-        return ApprovedCalls(caller.session, caller.owner, notes_begin=caller.turn.activation is None)
+        return approvals.ApprovedCalls(caller.session, caller.owner, notes_begin=caller.turn.activation is None)
 
     async def _make_approved_calls(self) -> None:
         """Make the calls that were approved since they were asked about."""
         caller, approved = self.caller, self._approved_calls()
         # A turn that failed after these calls has not given their results to the model.
         if missing := approved.missing_results(self.messages, is_complete=not self._is_stored_by_provider):
-            drop_questions(caller.session, caller.owner, [result.call_id for result in missing])
+            approvals.drop_questions(caller.session, caller.owner, [result.call_id for result in missing])
             self._add(Message("tool", missing))
         is_unbound = self.limits.get("disable_approval_response_binding", False)
-        resolved = resolve_answers(self.messages, self.question_session, caller.owner, trusts_conversation=is_unbound)
+        resolved = approvals.resolve_answers(
+            self.messages, self.question_session, caller.owner, trusts_conversation=is_unbound
+        )
         await self._follow(resolved, approved)
 
-    async def _follow(self, resolved: Resolved, approved: ApprovedCalls) -> None:
+    async def _follow(self, resolved: approvals.Resolved, approved: approvals.ApprovedCalls) -> None:
         """Make the calls that answers allow, and ask what is still open."""
         if resolved.decisions or resolved.open:
             outcome = await self._call_tools(resolved.decisions, approved)
-            store_batches(self.question_session, resolved.batches)
+            approvals.store_batches(self.question_session, resolved.batches)
             self._add_outcome(outcome, [each.to_content() for each in resolved.open])
 
     async def _ask_in_activation(self) -> None:
@@ -295,18 +285,18 @@ class TurnLoop:
         assert activation is not None, "outside a workflow the caller gets the questions"
         answers = await ask_all(activation, asked)
         self.caller.turn.times_asked += 1
-        approvals = [each for each in answers if is_approval_response(each)]
+        decided = [each for each in answers if is_approval_response(each)]
         results = [each for each in answers if each.type == "function_result"]
         if results:
             self._add(Message("tool", results))
-        resolved = resolve_answers([Message("user", approvals)], self.question_session, self.caller.owner)
+        resolved = approvals.resolve_answers([Message("user", decided)], self.question_session, self.caller.owner)
         await self._follow(resolved, self._approved_calls())
-        if others := [each for each in answers if each not in approvals and each not in results]:
+        if others := [each for each in answers if each not in decided and each not in results]:
             self.messages.append(message := Message("user", others))
             self.produced.append(message)
 
     def _call_ids(self) -> CallIds:
-        taken = {*call_ids_in([*self.messages, *self.produced]), *waiting_call_ids(self.caller.session)}
+        taken = {*call_ids_in([*self.messages, *self.produced]), *approvals.waiting_call_ids(self.caller.session)}
         return CallIds(self.caller.turn.name, taken, self._is_stored_by_provider)
 
     async def assign_call_ids(self, context: ChatContext, call_next: CallNext) -> None:
@@ -391,7 +381,7 @@ class TurnLoop:
                 "give the agent this tool, or unset terminate_on_unknown_calls"
             )
         asked = self._ask_for_approval(waiting, ready) if waiting else []
-        outcome = await self._call_tools([] if waiting else [Decision(call) for call in ready])
+        outcome = await self._call_tools([] if waiting else [approvals.Decision(call) for call in ready])
         # The user of the agent answers calls of declared tools.
         asked += [replace(call, user_input_request=True, id=call.call_id) for call in declared]
         self._add_outcome(outcome, asked)
@@ -422,11 +412,15 @@ class TurnLoop:
         """Ask for approval of calls. The other calls wait in the session; without one they are asked about too."""
         session = self.question_session
         asked = [*waiting, *(ready if session is None else ())]
-        questions = [Question(call.call_id or "", call, call) for call in asked]
-        add_batch(session, Batch(questions, [] if session is None else list(ready), self.caller.owner))
+        questions = [approvals.Question(call.call_id or "", call, call) for call in asked]
+        approvals.add_batch(
+            session, approvals.Batch(questions, [] if session is None else list(ready), self.caller.owner)
+        )
         return [each.to_content() for each in questions]
 
-    async def _call_tools(self, decisions: Sequence[Decision], approved: ApprovedCalls | None = None) -> CallOutcome:
+    async def _call_tools(
+        self, decisions: Sequence[approvals.Decision], approved: approvals.ApprovedCalls | None = None
+    ) -> CallOutcome:
         """Make calls and check the limits."""
         outcome = await self.caller.call_all(decisions, approved)
         self.calls_made += sum(decision.is_approved for decision in decisions)
@@ -482,8 +476,8 @@ class TurnLoop:
     def _store_tool_questions(self, contents: Sequence[Content]) -> None:
         every = (each for message in (*self.messages, *self.produced) for each in message.contents)
         calls: dict[str | None, Content] = {each.call_id: each for each in every if each.type == "function_call"}
-        if questions := find_questions(contents, calls):
-            add_batch(self.question_session, Batch(questions, owner=self.caller.owner))
+        if questions := approvals.find_questions(contents, calls):
+            approvals.add_batch(self.question_session, approvals.Batch(questions, owner=self.caller.owner))
 
     def _take_provider_questions(self) -> None:
         """Let the activation ask what the provider asks. The response then has no open questions."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakValueDictionary
 
+from perdure import errors
 from perdure.agents.client.middleware import call_chain
 from perdure.agents.messages.content import Content, function_error, function_result
 from perdure.agents.messages.conversation import INTERRUPTED, tool_question_id
@@ -23,15 +24,6 @@ from perdure.agents.tools.tool import FunctionTool, run_in_thread
 from perdure.agents.turn.approvals import REJECTED, ApprovedCalls, Decision
 from perdure.clock import SystemClock
 from perdure.engine import NOT_DONE, is_async, is_final, is_inside_step, within
-from perdure.errors import (
-    MiddlewareFailure,
-    MiddlewareTermination,
-    StepMismatchError,
-    StepTimeoutError,
-    StepUnsettledError,
-    ToolException,
-    UserInputRequiredException,
-)
 from perdure.graph import NO_POLICY, IfInterrupted, Policy, StepCall, begin_step
 
 if TYPE_CHECKING:
@@ -178,7 +170,7 @@ class ToolCaller:
             return CallOutcome([function_error(call, f"there is no tool named {call.name!r}", "unknown tool")])
         if tool.func is _never_called:
             adder = tool.additional_properties["adder"]
-            raise ToolException(
+            raise errors.ToolException(
                 f"tool {tool.name!r} was added by tool {adder!r} before this run was resumed, and is unknown now; "
                 "list it in additional_tools of the client's function_invocation_configuration"
             )
@@ -214,10 +206,10 @@ class ToolCaller:
         """Run the middleware around the function and turn errors into results."""
         try:
             await call_chain(self.middleware, context, functools.partial(self._attempt, tool, context))
-        except MiddlewareTermination as termination:
+        except errors.MiddlewareTermination as termination:
             result = context.result if termination.result is None else termination.result
             return CallOutcome([_to_result(call, tool, result)], ends_turn=True)
-        except UserInputRequiredException as asking:
+        except errors.UserInputRequiredException as asking:
             return _to_questions(call, asking)
         except asyncio.CancelledError as error:
             task, activation = asyncio.current_task(), self.turn.activation
@@ -226,7 +218,9 @@ class ToolCaller:
             return self._to_failure(call, error)
         except Exception as error:
             # A run that can't continue, or a step that nobody can settle, is no failure of the tool.
-            if is_final(error) or isinstance(error, (StepUnsettledError, StepMismatchError, MiddlewareFailure)):
+            if is_final(error) or isinstance(
+                error, (errors.StepUnsettledError, errors.StepMismatchError, errors.MiddlewareFailure)
+            ):
                 raise
             return self._to_failure(call, error)
         return CallOutcome([_to_result(call, tool, context.result)])
@@ -248,7 +242,7 @@ class ToolCaller:
         # written for the model.
         logger.warning("tool %r failed with %s; the model is told", call.name, type(error).__name__)
         logger.debug("tool %r failed", call.name, exc_info=error)
-        details = f": {error}" if self.include_detailed_errors or isinstance(error, ToolException) else ""
+        details = f": {error}" if self.include_detailed_errors or isinstance(error, errors.ToolException) else ""
         return CallOutcome([function_error(call, f"Error: the tool failed{details}", error)])
 
 
@@ -260,7 +254,7 @@ def _to_result(call: Content, tool: FunctionTool, result: Any) -> Content:
     return function_result(call, result if all(isinstance(each, Content) for each in several) else tool.parse(result))
 
 
-def _to_questions(call: Content, asking: UserInputRequiredException) -> CallOutcome:
+def _to_questions(call: Content, asking: errors.UserInputRequiredException) -> CallOutcome:
     """Return the questions of a tool, under ids that are unique in the conversation."""
     asked = [content for content in asking.contents if isinstance(content, Content)]
     if not asked:
@@ -315,7 +309,7 @@ def _without_questions(policy: Policy) -> Policy:
         return policy
 
     def covers(error: Exception) -> bool:
-        return not isinstance(error, UserInputRequiredException) and retry.covers(error)
+        return not isinstance(error, errors.UserInputRequiredException) and retry.covers(error)
 
     return replace(policy, retry=replace(retry, on=covers))
 
@@ -328,7 +322,7 @@ async def _retry_in_place(work: Callable[[], Coroutine[Any, Any, Any]], policy: 
         try:
             if policy.timeout is None:
                 return await work()
-            return await within(clock, policy.timeout, work(), StepTimeoutError(name, seconds=policy.timeout))
+            return await within(clock, policy.timeout, work(), errors.StepTimeoutError(name, seconds=policy.timeout))
         except Exception as error:
             if retry is None or attempt >= retry.attempts or not retry.covers(error):
                 raise

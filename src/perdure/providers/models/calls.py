@@ -10,45 +10,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import httpx2
-from pydantic_ai import messages as ai
+from pydantic_ai import exceptions, messages as ai
 from pydantic_ai.direct import model_request, model_request_stream
-from pydantic_ai.exceptions import (
-    AgentRunError,
-    FallbackExceptionGroup,
-    ModelAPIError,
-    ModelHTTPError,
-    UnexpectedModelBehavior,
-    UserError,
-)
 from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse, infer_model
 
-from perdure.agents import (
-    ChatResponse,
-    ChatResponseUpdate,
-    ChatStream,
-    Content,
-    Message,
-    ResponseFormat,
-    UsageDetails,
-    find_renamed_tools,
-    restore_names,
-)
+from perdure import agents, errors
 from perdure.clock import SystemClock
-from perdure.errors import (
-    ChatClientException,
-    ChatClientInvalidAuthException,
-    ChatClientInvalidRequestException,
-    ChatClientInvalidResponseException,
-)
-from perdure.providers.models.request import (
-    OUTPUT_TOOL,
-    extras_of,
-    store_part,
-    to_model_messages,
-    to_parameters,
-    to_settings,
-    tools_in,
-)
+from perdure.providers.models import request
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:
@@ -67,19 +35,19 @@ _NATIVE: Final = {
 }
 
 
-def to_response(found: ai.ModelResponse, response_format: ResponseFormat = None) -> ChatResponse[Any]:
+def to_response(found: ai.ModelResponse, response_format: agents.ResponseFormat = None) -> agents.ChatResponse[Any]:
     """Convert a response. Data that the provider expects back is kept with it."""
     contents = [content for part in found.parts if (content := to_content(part)) is not None]
     if response_format is not None:
         contents = [_without_fences(content) for content in contents]
-    message = Message(
+    message = agents.Message(
         "assistant",
         contents,
         message_id=found.provider_response_id,
-        additional_properties=extras_of(found),
+        additional_properties=request.extras_of(found),
         raw_representation=found,
     )
-    return ChatResponse(
+    return agents.ChatResponse(
         messages=[message],
         response_id=found.provider_response_id,
         model=found.model_name,
@@ -91,44 +59,48 @@ def to_response(found: ai.ModelResponse, response_format: ResponseFormat = None)
     )
 
 
-def to_content(part: ai.ModelResponsePart) -> Content | None:
+def to_content(part: ai.ModelResponsePart) -> agents.Content | None:
     """Convert a part of a response; None if it is empty."""
     match part:
         case ai.TextPart():
-            extras = extras_of(part)
-            return Content.from_text(part.content, additional_properties=extras) if part.content or extras else None
-        case ai.ThinkingPart():
-            return Content.from_text_reasoning(
-                text=part.content or None, protected_data=part.signature, additional_properties=extras_of(part)
+            extras = request.extras_of(part)
+            return (
+                agents.Content.from_text(part.content, additional_properties=extras) if part.content or extras else None
             )
-        case ai.ToolCallPart(tool_name=name) if name == OUTPUT_TOOL:
-            return Content.from_text(_to_text(part.args))
+        case ai.ThinkingPart():
+            return agents.Content.from_text_reasoning(
+                text=part.content or None, protected_data=part.signature, additional_properties=request.extras_of(part)
+            )
+        case ai.ToolCallPart(tool_name=name) if name == request.OUTPUT_TOOL:
+            return agents.Content.from_text(_to_text(part.args))
         case ai.ToolCallPart():
-            return Content.from_function_call(
-                part.tool_call_id, part.tool_name, arguments=part.args, additional_properties=extras_of(part)
+            return agents.Content.from_function_call(
+                part.tool_call_id, part.tool_name, arguments=part.args, additional_properties=request.extras_of(part)
             )
         case ai.FilePart():
             data = part.content
-            return Content.from_data(data.data, data.media_type, additional_properties=extras_of(part))
+            return agents.Content.from_data(data.data, data.media_type, additional_properties=request.extras_of(part))
         case ai.NativeToolCallPart():
             return _native(part, "call", {"arguments": part.args})
         case ai.NativeToolReturnPart():
             return _native(part, "result", {})
         case ai.CompactionPart():
-            return Content.from_text_reasoning(text=part.content, additional_properties=store_part(part))
+            return agents.Content.from_text_reasoning(text=part.content, additional_properties=request.store_part(part))
         case _:
-            return Content.from_text(getattr(part, "content", None) or "", additional_properties=store_part(part))
+            return agents.Content.from_text(
+                getattr(part, "content", None) or "", additional_properties=request.store_part(part)
+            )
 
 
-def _native(part: ai.NativeToolCallPart | ai.NativeToolReturnPart, what: str, more: dict[str, Any]) -> Content:
+def _native(part: ai.NativeToolCallPart | ai.NativeToolReturnPart, what: str, more: dict[str, Any]) -> agents.Content:
     """Convert a call that the provider has made, or its result."""
     kind = _NATIVE.get(part.tool_name, "mcp_server_tool")
-    return Content(
+    return agents.Content(
         f"{kind}_{what}",  # pyright: ignore[reportArgumentType] - each of them is a type of content
         call_id=part.tool_call_id,
         tool_name=part.tool_name,
         server_name=part.provider_name,
-        additional_properties=store_part(part),
+        additional_properties=request.store_part(part),
         **more,
     )
 
@@ -139,13 +111,13 @@ def _to_text(arguments: str | Mapping[str, Any] | None) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
-def _without_fences(content: Content) -> Content:
+def _without_fences(content: agents.Content) -> agents.Content:
     """Remove code fences around JSON, which models without a JSON mode add."""
     text = (content.text or "").strip()
     if content.type != "text" or not (text.startswith("```") and text.endswith("```")):
         return content
     inner = text.removeprefix("```").removesuffix("```").removeprefix("json")
-    return Content.from_text(inner.strip(), additional_properties=content.additional_properties)
+    return agents.Content.from_text(inner.strip(), additional_properties=content.additional_properties)
 
 
 def to_finish_reason(reason: str | None) -> str | None:
@@ -153,7 +125,7 @@ def to_finish_reason(reason: str | None) -> str | None:
     return "tool_calls" if reason == "tool_call" else reason
 
 
-def to_usage(usage: RequestUsage) -> UsageDetails | None:
+def to_usage(usage: RequestUsage) -> agents.UsageDetails | None:
     """Convert token counts; None if there are none."""
     if not usage.input_tokens and not usage.output_tokens:
         return None
@@ -165,7 +137,7 @@ def to_usage(usage: RequestUsage) -> UsageDetails | None:
         "cache_read_input_token_count": usage.cache_read_tokens or None,
         "reasoning_output_token_count": usage.output_reasoning_tokens or None,
     }
-    return cast("UsageDetails", {name: count for name, count in counts.items() if count is not None})
+    return cast("agents.UsageDetails", {name: count for name, count in counts.items() if count is not None})
 
 
 class StreamContents:
@@ -174,7 +146,7 @@ class StreamContents:
     def __init__(self) -> None:
         self._calls: dict[int, ai.ToolCallPart] = {}
 
-    def convert(self, event: ai.ModelResponseStreamEvent) -> Content | None:
+    def convert(self, event: ai.ModelResponseStreamEvent) -> agents.Content | None:
         """Convert an event; None if it has no content."""
         match event:
             case ai.PartStartEvent(part=ai.ToolCallPart() as part):
@@ -184,12 +156,12 @@ class StreamContents:
                 ai.PartStartEvent(part=ai.TextPart(content=text))
                 | ai.PartDeltaEvent(delta=ai.TextPartDelta(content_delta=text))
             ):
-                return Content.from_text(text) if text else None
+                return agents.Content.from_text(text) if text else None
             case (
                 ai.PartStartEvent(part=ai.ThinkingPart(content=text))
                 | ai.PartDeltaEvent(delta=ai.ThinkingPartDelta(content_delta=text))
             ):
-                return Content.from_text_reasoning(text=text) if text else None
+                return agents.Content.from_text_reasoning(text=text) if text else None
             case ai.PartDeltaEvent(delta=ai.ToolCallPartDelta(args_delta=arguments)) if event.index in self._calls:
                 return _to_call(self._calls[event.index], arguments) if arguments else None
             case ai.PartStartEvent() if not isinstance(event.part, ai.NativeToolCallPart):
@@ -200,21 +172,21 @@ class StreamContents:
                 return None
 
 
-def _to_call(part: ai.ToolCallPart, arguments: str | Mapping[str, Any] | None) -> Content:
-    if part.tool_name == OUTPUT_TOOL:
-        return Content.from_text(_to_text(arguments))
-    return Content.from_function_call(part.tool_call_id, part.tool_name, arguments=arguments)
+def _to_call(part: ai.ToolCallPart, arguments: str | Mapping[str, Any] | None) -> agents.Content:
+    if part.tool_name == request.OUTPUT_TOOL:
+        return agents.Content.from_text(_to_text(arguments))
+    return agents.Content.from_function_call(part.tool_call_id, part.tool_name, arguments=arguments)
 
 
-def _end(part: ai.ModelResponsePart) -> Content | None:
-    extras = extras_of(part)
+def _end(part: ai.ModelResponsePart) -> agents.Content | None:
+    extras = request.extras_of(part)
     match part:
         case ai.TextPart() if extras:
-            return Content.from_text("", additional_properties=extras)
+            return agents.Content.from_text("", additional_properties=extras)
         case ai.ThinkingPart() if extras or part.signature:
-            return Content.from_text_reasoning(protected_data=part.signature, additional_properties=extras)
-        case ai.ToolCallPart() if extras and part.tool_name != OUTPUT_TOOL:
-            return Content.from_function_call(part.tool_call_id, part.tool_name, additional_properties=extras)
+            return agents.Content.from_text_reasoning(protected_data=part.signature, additional_properties=extras)
+        case ai.ToolCallPart() if extras and part.tool_name != request.OUTPUT_TOOL:
+            return agents.Content.from_function_call(part.tool_call_id, part.tool_name, additional_properties=extras)
         case ai.NativeToolCallPart():
             return to_content(part)
         case _:
@@ -223,7 +195,7 @@ def _end(part: ai.ModelResponsePart) -> Content | None:
 
 _AUTH_STATUSES: Final = frozenset({401, 403})
 # Errors of libraries that parse an unexpected response. They don't wrap all of them.
-_PARSE_ERRORS: Final = (UnexpectedModelBehavior, TypeError, ValueError, LookupError, AttributeError)
+_PARSE_ERRORS: Final = (exceptions.UnexpectedModelBehavior, TypeError, ValueError, LookupError, AttributeError)
 _REQUEST_STATUSES: Final = frozenset({400, 404, 405, 413, 414, 415, 422})
 _SECRET_LENGTH_MIN: Final = 8
 
@@ -233,8 +205,8 @@ def translate_setup_errors(model: str) -> Generator[None]:
     """Raise errors before the model is called as ChatClientInvalidRequestException."""
     try:
         yield
-    except (UserError, ValueError) as error:
-        raise ChatClientInvalidRequestException(f"model {model!r} can't be called: {error}", error) from error
+    except (exceptions.UserError, ValueError) as error:
+        raise errors.ChatClientInvalidRequestException(f"model {model!r} can't be called: {error}", error) from error
 
 
 @contextmanager
@@ -242,7 +214,13 @@ def translate_errors(model: str, *, secret: str | None = None) -> Generator[None
     """Raise errors of a provider's library as a ChatClientException of the right kind, without the key."""
     try:
         yield
-    except (AgentRunError, UserError, FallbackExceptionGroup, httpx2.HTTPError, *_PARSE_ERRORS) as error:
+    except (
+        exceptions.AgentRunError,
+        exceptions.UserError,
+        exceptions.FallbackExceptionGroup,
+        httpx2.HTTPError,
+        *_PARSE_ERRORS,
+    ) as error:
         message, cause = _message_of(error), error
         if secret and len(secret) >= _SECRET_LENGTH_MIN:
             message = message.replace(secret, "...")
@@ -251,29 +229,31 @@ def translate_errors(model: str, *, secret: str | None = None) -> Generator[None
         raise _translate(error, cause, model=model, message=message) from cause
 
 
-def _translate(error: Exception, cause: Exception | None, *, model: str, message: str) -> ChatClientException:
-    status = error.status_code if isinstance(error, ModelHTTPError) else None
+def _translate(error: Exception, cause: Exception | None, *, model: str, message: str) -> errors.ChatClientException:
+    status = error.status_code if isinstance(error, exceptions.ModelHTTPError) else None
     number = "" if status is None else f" (HTTP {status})"
     if status in _AUTH_STATUSES:
-        return ChatClientInvalidAuthException(
+        return errors.ChatClientInvalidAuthException(
             f"model {model!r}: the provider refused access{number}: {message}; check the API key", cause
         )
-    if isinstance(error, UserError) or status in _REQUEST_STATUSES:
-        return ChatClientInvalidRequestException(f"model {model!r} rejected the request{number}: {message}", cause)
+    if isinstance(error, exceptions.UserError) or status in _REQUEST_STATUSES:
+        return errors.ChatClientInvalidRequestException(
+            f"model {model!r} rejected the request{number}: {message}", cause
+        )
     if isinstance(error, _PARSE_ERRORS) or isinstance(error.__cause__, ValueError):
-        return ChatClientInvalidResponseException(
+        return errors.ChatClientInvalidResponseException(
             f"model {model!r} sent a response that can't be parsed: {message}", cause
         )
     if (wait := getattr(error, "retry_after", None)) is not None:
         message += f"; it asks to wait {wait:g} seconds: set settings={{'max_retries': ...}} to let its library retry"
-    return ChatClientException(f"the call of model {model!r} failed{number}: {message}", cause)
+    return errors.ChatClientException(f"the call of model {model!r} failed{number}: {message}", cause)
 
 
 def _message_of(error: BaseException) -> str:
     """Return the provider's message without the library's additions."""
-    if isinstance(error, FallbackExceptionGroup):
+    if isinstance(error, exceptions.FallbackExceptionGroup):
         return "; ".join([_message_of(each) for each in cast("tuple[Exception, ...]", error.exceptions)])
-    body = error.body if isinstance(error, ModelAPIError) else None
+    body = error.body if isinstance(error, exceptions.ModelAPIError) else None
     if isinstance(body, Mapping):
         fields = cast("Mapping[str, Any]", body)
         inner = fields.get("error")
@@ -297,19 +277,21 @@ class Call:
     messages: list[ai.ModelMessage]
     settings: ModelSettings
     parameters: ModelRequestParameters
-    response_format: ResponseFormat
+    response_format: agents.ResponseFormat
     renamed: Mapping[str, str]
 
     @staticmethod
-    def of(model: Model, messages: Sequence[Message], options: Mapping[str, Any], own: Mapping[str, Any]) -> Call:
+    def of(
+        model: Model, messages: Sequence[agents.Message], options: Mapping[str, Any], own: Mapping[str, Any]
+    ) -> Call:
         """Prepare a call. Raises ChatClientInvalidRequestException."""
-        parameters = to_parameters(options)
+        parameters = request.to_parameters(options)
         with translate_setup_errors(model.model_name):
-            message = model.prepare_messages(to_model_messages(messages, provider=model.system), parameters)
-        renamed, response_format = find_renamed_tools(tools_in(options)), options.get("response_format")
-        return Call(model, message, to_settings(options, own), parameters, response_format, renamed)
+            message = model.prepare_messages(request.to_model_messages(messages, provider=model.system), parameters)
+        renamed, response_format = agents.find_renamed_tools(request.tools_in(options)), options.get("response_format")
+        return Call(model, message, request.to_settings(options, own), parameters, response_format, renamed)
 
-    async def respond(self) -> ChatResponse[Any]:
+    async def respond(self) -> agents.ChatResponse[Any]:
         """Return the complete response. Raises ChatClientException."""
         found: ai.ModelResponse | None = None
         with self._errors_translated():
@@ -318,18 +300,18 @@ class Call:
                 found = _join(found, await self._send(model_request, found))
             return self._to_response(found)
 
-    def stream(self) -> ChatStream:
+    def stream(self) -> agents.ChatStream:
         """Stream the response. Reading it raises ChatClientException."""
         final: list[ai.ModelResponse] = []
         return ResponseStream(self._updates(final), finalizer=lambda _: self._to_response(final[0]))
 
-    def _to_response(self, found: ai.ModelResponse) -> ChatResponse[Any]:
+    def _to_response(self, found: ai.ModelResponse) -> agents.ChatResponse[Any]:
         response = to_response(found, self.response_format)
         for message in response.messages:
-            message.contents = restore_names(message.contents, self.renamed)
+            message.contents = agents.restore_names(message.contents, self.renamed)
         return response
 
-    async def _updates(self, final: list[ai.ModelResponse]) -> AsyncGenerator[ChatResponseUpdate]:
+    async def _updates(self, final: list[ai.ModelResponse]) -> AsyncGenerator[agents.ChatResponseUpdate]:
         found: ai.ModelResponse | None = None
         with self._errors_translated():
             while found is None or found.state == "suspended":
@@ -338,17 +320,17 @@ class Call:
                     contents = StreamContents()
                     async for event in stream:
                         if (content := contents.convert(event)) is not None:
-                            yield _update(stream, *restore_names([content], self.renamed))
+                            yield _update(stream, *agents.restore_names([content], self.renamed))
                     part = stream.get()
                 # A connection that is closed in the middle looks like an end.
                 has_reason = part.finish_reason is not None or "finish_reason" in (part.provider_details or {})
                 is_over_wire = self.model.base_url is not None
                 if part.state == "incomplete" or (is_over_wire and part.state == "complete" and not has_reason):
-                    raise ModelAPIError(self.model.model_name, "its response broke off")
+                    raise exceptions.ModelAPIError(self.model.model_name, "its response broke off")
                 found = _join(found, part)
             final.append(found)
         usage = to_usage(found.usage)
-        counts = [] if usage is None else [Content.from_usage(usage)]
+        counts = [] if usage is None else [agents.Content.from_usage(usage)]
         created_at, finish_reason = found.timestamp.isoformat(), to_finish_reason(found.finish_reason)
         yield _update(found, *counts, created_at=created_at, finish_reason=finish_reason)
 
@@ -383,8 +365,10 @@ def _join(first: ai.ModelResponse | None, second: ai.ModelResponse) -> ai.ModelR
     )
 
 
-def _update(found: StreamedResponse | ai.ModelResponse, *contents: Content, **more: Any) -> ChatResponseUpdate:
-    return ChatResponseUpdate(
+def _update(
+    found: StreamedResponse | ai.ModelResponse, *contents: agents.Content, **more: Any
+) -> agents.ChatResponseUpdate:
+    return agents.ChatResponseUpdate(
         contents=contents,
         role="assistant",
         response_id=found.provider_response_id,

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Self
 
-from perdure.agents import (
-    BaseChatClient,
-    ChatMiddlewareLayer,
-    ChatTelemetryLayer,
-    FunctionInvocationConfiguration,
-    FunctionInvocationLayer,
-    Message,
-    OptionsT,
-    prepend_instructions_to_messages,
-)
+from perdure import agents
 from perdure.providers import needs_extra
 
 if TYPE_CHECKING:
@@ -23,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class ModelClient(
-    FunctionInvocationLayer[OptionsT],
-    ChatMiddlewareLayer[OptionsT],
-    ChatTelemetryLayer[OptionsT],
-    BaseChatClient[OptionsT],
-    Generic[OptionsT],
+    agents.FunctionInvocationLayer[agents.OptionsT],
+    agents.ChatMiddlewareLayer[agents.OptionsT],
+    agents.ChatTelemetryLayer[agents.OptionsT],
+    agents.BaseChatClient[agents.OptionsT],
+    Generic[agents.OptionsT],
 ):
     """Call a model by a name such as "anthropic:claude-opus-4-8", or through a model object of pydantic-ai.
 
@@ -49,7 +40,7 @@ class ModelClient(
         *,
         settings: Mapping[str, Any] | None = None,
         middleware: Sequence[Any] | None = None,
-        function_invocation_configuration: FunctionInvocationConfiguration | None = None,
+        function_invocation_configuration: agents.FunctionInvocationConfiguration | None = None,
         **more: Any,
     ) -> None:
         with needs_extra("ModelClient needs", "models"):
@@ -64,9 +55,9 @@ class ModelClient(
         )
 
     def _inner_get_response(
-        self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
+        self, *, messages: Sequence[agents.Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
     ) -> Any:
-        conversation = prepend_instructions_to_messages(messages, options.get("instructions"))
+        conversation = agents.prepend_instructions_to_messages(messages, options.get("instructions"))
         call = self._library.Call.of(self._model_for(options), conversation, {**options, **kwargs}, self.settings)
         return call.stream() if stream else call.respond()
 

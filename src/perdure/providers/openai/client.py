@@ -8,34 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, cast, get_args, 
 
 from typing_extensions import TypedDict, TypeVar, Unpack
 
-from perdure.agents import (
-    BaseChatClient,
-    ChatMiddlewareLayer,
-    ChatResponse,
-    ChatResponseUpdate,
-    ChatTelemetryLayer,
-    CompactionStrategy,
-    FunctionInvocationConfiguration,
-    FunctionInvocationLayer,
-    Message,
-    MissingUsage,
-    TokenizerProtocol,
-    find_renamed_tools,
-    prepend_instructions_to_messages,
-    restore_names,
-    sendable_messages,
-)
+from perdure import agents
 from perdure.errors import ChatClientInvalidRequestException
 from perdure.providers import needs_extra
-from perdure.providers.openai.request import (
-    OpenAIChatOptions,
-    Wire,
-    find_unknown_options,
-    stream_parameters,
-    to_parameters,
-    to_wire_messages,
-    tools_in,
-)
+from perdure.providers.openai import request
 from perdure.providers.openai.response import StreamUpdates, to_response
 
 if TYPE_CHECKING:
@@ -46,7 +22,7 @@ if TYPE_CHECKING:
     from perdure.providers.openai.connection import Credential
     from perdure.secrets import Secret
 
-OpenAIOptionsT = TypeVar("OpenAIOptionsT", default=OpenAIChatOptions[Any])
+OpenAIOptionsT = TypeVar("OpenAIOptionsT", default=request.OpenAIChatOptions[Any])
 
 logger = logging.getLogger(__name__)
 
@@ -107,9 +83,9 @@ class OpenAIClientSettings(ServerSettings, total=False):
     model_id: str | None
     async_client: AsyncOpenAI | None
     instruction_role: str | None
-    compaction_strategy: CompactionStrategy | None
-    tokenizer: TokenizerProtocol | None
-    missing_usage: MissingUsage | None
+    compaction_strategy: agents.CompactionStrategy | None
+    tokenizer: agents.TokenizerProtocol | None
+    missing_usage: agents.MissingUsage | None
     additional_properties: dict[str, Any] | None
 
 
@@ -117,10 +93,10 @@ class LayeredClientSettings(OpenAIClientSettings, total=False):
     """The settings of a client with layers: middleware around model and tool calls, and settings of the tool loop."""
 
     middleware: Sequence[Any] | None
-    function_invocation_configuration: FunctionInvocationConfiguration | None
+    function_invocation_configuration: agents.FunctionInvocationConfiguration | None
 
 
-class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT]):
+class RawOpenAIChatClient(agents.BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT]):
     """The client without layers, for custom ones. `OpenAIChatClient` has the usual layers."""
 
     OTEL_PROVIDER_NAME: ClassVar[str] = "openai"
@@ -162,32 +138,32 @@ class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
         return f"{type(self).__name__}(model={self.model!r}, base_url={self.service_url()!r})"
 
     def _inner_get_response(
-        self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
+        self, *, messages: Sequence[agents.Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
     ) -> Any:
         known = {name: value for name, value in kwargs.items() if name in self._known_parameters}
-        request = self._request(messages, {**options, **known})
-        renamed = find_renamed_tools(tools_in(options))
+        sent = self._request(messages, {**options, **known})
+        renamed = agents.find_renamed_tools(request.tools_in(options))
         if stream:
-            return self._stream(request | stream_parameters(options), renamed)
-        return self._complete(request, options, renamed)
+            return self._stream(sent | request.stream_parameters(options), renamed)
+        return self._complete(sent, options, renamed)
 
-    def _request(self, messages: Sequence[Message], options: Mapping[str, Any]) -> Wire:
+    def _request(self, messages: Sequence[agents.Message], options: Mapping[str, Any]) -> request.Wire:
         self._warn_of_unknown(options)
         host = self._connections.base_url.host
         is_openai = any(host == each or host.endswith(f".{each}") for each in _OPENAI_HOSTS)
-        parameters = to_parameters(options, self._known_parameters, is_openai=is_openai)
+        parameters = request.to_parameters(options, self._known_parameters, is_openai=is_openai)
         if not parameters.setdefault("model", self.model):
             raise ChatClientInvalidRequestException(
                 f"no model is given; use {type(self).__name__}(model=...), or set {_MODEL_VARIABLES[0]}"
             )
-        conversation = prepend_instructions_to_messages(messages, options.get("instructions"))
-        sendable = sendable_messages(conversation)
-        parameters["messages"] = to_wire_messages(sendable, instruction_role=self.instruction_role)
+        conversation = agents.prepend_instructions_to_messages(messages, options.get("instructions"))
+        sendable = agents.sendable_messages(conversation)
+        parameters["messages"] = request.to_wire_messages(sendable, instruction_role=self.instruction_role)
         return parameters
 
     def _warn_of_unknown(self, options: Mapping[str, Any]) -> None:
         declared = {name for each in get_args(getattr(self, "__orig_class__", None)) for name in _keys(each)}
-        for name in find_unknown_options(options, {*self._known_parameters, *declared, *self._warned}):
+        for name in request.find_unknown_options(options, {*self._known_parameters, *declared, *self._warned}):
             self._warned.add(name)
             logger.warning(
                 "%s does not know the option %r and sends it to the server unchanged; if that is intended, "
@@ -197,25 +173,27 @@ class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
             )
 
     async def _complete(
-        self, request: Wire, options: Mapping[str, Any], renamed: Mapping[str, str]
-    ) -> ChatResponse[Any]:
+        self, sent: request.Wire, options: Mapping[str, Any], renamed: Mapping[str, str]
+    ) -> agents.ChatResponse[Any]:
         client = await self._connections.client()
         with self._sdk.translate_errors(client):
-            completion = await client.chat.completions.create(**request)
+            completion = await client.chat.completions.create(**sent)
         self._sdk.require_completion(client, completion)
         response = to_response(completion, options.get("response_format"))
         for message in response.messages:
-            message.contents = restore_names(message.contents, renamed)
+            message.contents = agents.restore_names(message.contents, renamed)
         return response
 
-    async def _stream(self, request: Wire, renamed: Mapping[str, str]) -> AsyncGenerator[ChatResponseUpdate]:
+    async def _stream(
+        self, sent: request.Wire, renamed: Mapping[str, str]
+    ) -> AsyncGenerator[agents.ChatResponseUpdate]:
         client = await self._connections.client()
         updates = StreamUpdates()
         with self._sdk.translate_errors(client):
-            async with await client.chat.completions.create(**request) as chunks:
+            async with await client.chat.completions.create(**sent) as chunks:
                 async for chunk in chunks:
                     if (update := updates.convert(chunk)) is not None:
-                        update.contents = restore_names(update.contents, renamed)
+                        update.contents = agents.restore_names(update.contents, renamed)
                         yield update
         if (rest := updates.last_update()) is not None:
             yield rest
@@ -231,9 +209,9 @@ def first_set(variables: Sequence[str]) -> str | None:
 
 
 class OpenAIChatClient(
-    FunctionInvocationLayer[OpenAIOptionsT],
-    ChatMiddlewareLayer[OpenAIOptionsT],
-    ChatTelemetryLayer[OpenAIOptionsT],
+    agents.FunctionInvocationLayer[OpenAIOptionsT],
+    agents.ChatMiddlewareLayer[OpenAIOptionsT],
+    agents.ChatTelemetryLayer[OpenAIOptionsT],
     RawOpenAIChatClient[OpenAIOptionsT],
     Generic[OpenAIOptionsT],
 ):
@@ -253,7 +231,7 @@ class OpenAIChatClient(
         super().__init__(model=model, **settings)
 
 
-FoundryChatOptions = OpenAIChatOptions
+FoundryChatOptions = request.OpenAIChatOptions
 
 _ENDPOINT_VARIABLES = ("FOUNDRY_PROJECT_ENDPOINT", "AZURE_AI_PROJECT_ENDPOINT")
 _FOUNDRY_MODEL_VARIABLES = ("FOUNDRY_MODEL", "FOUNDRY_MODEL_DEPLOYMENT_NAME", "AZURE_AI_MODEL_DEPLOYMENT_NAME")

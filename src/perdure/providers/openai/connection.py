@@ -20,13 +20,8 @@ import openai
 from openai import BaseModel
 from openai.resources.chat.completions import AsyncCompletions
 
+from perdure import errors
 from perdure.clock import Clock, SystemClock
-from perdure.errors import (
-    ChatClientException,
-    ChatClientInvalidAuthException,
-    ChatClientInvalidRequestException,
-    ChatClientInvalidResponseException,
-)
 from perdure.providers.openai.request import OpenAIContentFilterException
 from perdure.secrets import Secret
 
@@ -70,7 +65,7 @@ class Tokens:
             try:
                 await self._fetch()
             except Exception as error:
-                raise ChatClientInvalidAuthException(
+                raise errors.ChatClientInvalidAuthException(
                     f"the credential ({type(self._credential).__name__}) returned no token for {self._scope}: {error}; "
                     "sign in, or use another one",
                     error,
@@ -117,7 +112,7 @@ def make_client(settings: ServerSettings) -> openai.AsyncOpenAI:
     if not key and endpoint is None and (base_url or os.environ.get("OPENAI_BASE_URL")):
         key = _NO_KEY
     if not key:
-        raise ChatClientInvalidAuthException(
+        raise errors.ChatClientInvalidAuthException(
             f"there is no API key; give api_key= or credential=, set {variable}, or set base_url= to a server that "
             "needs none"
         )
@@ -223,35 +218,35 @@ def require_completion(client: openai.AsyncOpenAI, found: object) -> None:
     """Raise ChatClientInvalidResponseException if the server sent something else, such as a proxy's page."""
     if not getattr(found, "choices", None):
         said = found.model_dump_json(exclude_none=True) if isinstance(found, BaseModel) else str(found)
-        raise ChatClientInvalidResponseException(
+        raise errors.ChatClientInvalidResponseException(
             f"{address_of(client)} sent {without_secrets(said, client.api_key)[:200]!r} instead of a chat completion; "
             "check that base_url names a server with a chat completions API"
         )
 
 
-def _translate(error: Exception, text: str, client: openai.AsyncOpenAI) -> tuple[type[ChatClientException], str]:
+def _translate(error: Exception, text: str, client: openai.AsyncOpenAI) -> tuple[type[errors.ChatClientException], str]:
     """Return the kind of our error, and its message after the server's address."""
     match error:
         case openai.APITimeoutError():
             advice = "increase timeout= (in seconds) or max_retries= of the client"
-            return ChatClientException, f"did not answer in time, after {client.max_retries} retries; {advice}"
+            return errors.ChatClientException, f"did not answer in time, after {client.max_retries} retries; {advice}"
         case openai.APIConnectionError():
             reason = without_secrets(str(error.__cause__ or text), client.api_key)
             advice = "check that the server runs and base_url is right"
-            return ChatClientException, f"can't be reached, the connection failed: {reason}; {advice}"
+            return errors.ChatClientException, f"can't be reached, the connection failed: {reason}; {advice}"
         case openai.APIStatusError(status_code=401 | 403):
-            return ChatClientInvalidAuthException, f"said: {text}; check the key or the credential"
+            return errors.ChatClientInvalidAuthException, f"said: {text}; check the key or the credential"
         case openai.APIStatusError() if _is_filtered(error):
             return OpenAIContentFilterException, f"said: {text}; rephrase the conversation"
         case openai.APIStatusError() if error.status_code in _REQUEST_STATUSES:
-            return ChatClientInvalidRequestException, f"said: {text}"
+            return errors.ChatClientInvalidRequestException, f"said: {text}"
         case openai.APIStatusError():
             advice = f"after {client.max_retries} retries; set max_retries= of the client"
-            return ChatClientException, f"said: {text} ({advice})"
+            return errors.ChatClientException, f"said: {text} ({advice})"
         case openai.OpenAIError() if not isinstance(error, openai.APIResponseValidationError):
-            return ChatClientException, f"failed: {text}"
+            return errors.ChatClientException, f"failed: {text}"
         case _:
-            return ChatClientInvalidResponseException, f"sent a response that can't be parsed: {text}"
+            return errors.ChatClientInvalidResponseException, f"sent a response that can't be parsed: {text}"
 
 
 def _is_filtered(error: openai.APIStatusError) -> bool:
