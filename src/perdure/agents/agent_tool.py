@@ -54,11 +54,6 @@ def agent_tool(
         "additionalProperties": False,
     }
 
-    async def show(update: AgentResponseUpdate) -> None:
-        pending = None if stream_callback is None else stream_callback(update)
-        if pending is not None:
-            await pending
-
     async def run(ctx: FunctionInvocationContext, **arguments: Any) -> str:
         message = Message("user", list(ctx.answers) or [str(arguments.get(arg_name, ""))])
         kwargs = {name: value for name, value in ctx.kwargs.items() if name != "session"}
@@ -69,7 +64,7 @@ def agent_tool(
             if stream_callback is None:
                 response = await start()
             else:
-                response = await start(stream=True).with_transform_hook(show).get_final_response()
+                response = await start(stream=True).with_transform_hook(stream_callback).get_final_response()
         asked = response.user_input_requests
         if session is not None:
             _store_session(ctx, session, is_shared=propagate_session, is_waiting=bool(asked))

@@ -236,8 +236,10 @@ class AgentTurn:
         is_streaming = self.ctx.activation.streaming
         kwargs = kwargs_of_executor(self.ctx.get_state(RUN_KWARGS_KEY, {}), self.name)
         tools = self.ctx.get_runtime_tools()
-        if tools is not None and _takes_tools(self.agent):
-            kwargs["tools"] = tools
+        if tools is not None:
+            parameters = inspect.signature(self.agent.run).parameters
+            if "tools" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+                kwargs["tools"] = tools
         with return_requests(self.agent):
             stream: Any = self.agent.run(list(messages), stream=is_streaming, session=session, **kwargs)
             if not is_streaming:
@@ -287,9 +289,3 @@ class AgentTurn:
             else each
             for each in contents
         ]
-
-
-def _takes_tools(agent: SupportsAgentRun) -> bool:
-    """Return True if the agent's `run` has a parameter for tools."""
-    parameters = inspect.signature(agent.run).parameters
-    return "tools" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())

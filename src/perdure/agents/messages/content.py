@@ -153,11 +153,9 @@ class Content:
         return cls("uri", uri=uri, media_type=media_type, **more)
 
     @classmethod
-    def from_error(
-        cls, *, message: str | None = None, error_code: str | None = None, error_details: str | None = None, **more: Any
-    ) -> Content:
+    def from_error(cls, **fields: Any) -> Content:
         """Create an error that the model reported."""
-        return cls("error", message=message, error_code=error_code, error_details=error_details, **more)
+        return cls("error", **fields)
 
     @classmethod
     def from_function_call(cls, call_id: str, name: str, *, arguments: CallArguments = None, **more: Any) -> Content:
@@ -208,11 +206,9 @@ class Content:
         return cls("oauth_consent_request", consent_link=consent_link, user_input_request=True, **more)
 
     @classmethod
-    def from_search_tool_call(
-        cls, call_id: str, *, tool_name: str, arguments: CallArguments = None, **more: Any
-    ) -> Content:
+    def from_search_tool_call(cls, call_id: str, *, tool_name: str, **more: Any) -> Content:
         """Create a search that the provider ran."""
-        return cls("search_tool_call", call_id=call_id, tool_name=tool_name, arguments=arguments, **more)
+        return cls("search_tool_call", call_id=call_id, tool_name=tool_name, **more)
 
     @classmethod
     def from_search_tool_result(cls, call_id: str, *, tool_name: str, result: Any = None, **more: Any) -> Content:
@@ -220,18 +216,14 @@ class Content:
         return cls("search_tool_result", call_id=call_id, tool_name=tool_name, result=result, **more)
 
     @classmethod
-    def from_code_interpreter_tool_call(
-        cls, *, call_id: str | None = None, inputs: Sequence[Any] | None = None, **more: Any
-    ) -> Content:
+    def from_code_interpreter_tool_call(cls, **fields: Any) -> Content:
         """Create code that the provider ran."""
-        return cls("code_interpreter_tool_call", call_id=call_id, inputs=inputs, **more)
+        return cls("code_interpreter_tool_call", **fields)
 
     @classmethod
-    def from_code_interpreter_tool_result(
-        cls, *, call_id: str | None = None, outputs: Sequence[Any] | None = None, **more: Any
-    ) -> Content:
+    def from_code_interpreter_tool_result(cls, **fields: Any) -> Content:
         """Create the output of code that the provider ran."""
-        return cls("code_interpreter_tool_result", call_id=call_id, outputs=outputs, **more)
+        return cls("code_interpreter_tool_result", **fields)
 
     @classmethod
     def from_image_generation_tool_call(cls, *, image_id: str | None = None, **more: Any) -> Content:
@@ -239,32 +231,24 @@ class Content:
         return cls("image_generation_tool_call", image_id=image_id, **more)
 
     @classmethod
-    def from_image_generation_tool_result(
-        cls, *, image_id: str | None = None, outputs: Any = None, **more: Any
-    ) -> Content:
+    def from_image_generation_tool_result(cls, **fields: Any) -> Content:
         """Create a generated image."""
-        return cls("image_generation_tool_result", image_id=image_id, outputs=outputs, **more)
+        return cls("image_generation_tool_result", **fields)
 
     @classmethod
-    def from_shell_tool_call(
-        cls, *, call_id: str | None = None, commands: Sequence[str] | None = None, **more: Any
-    ) -> Content:
+    def from_shell_tool_call(cls, **fields: Any) -> Content:
         """Create shell commands that the provider ran."""
-        return cls("shell_tool_call", call_id=call_id, commands=commands, **more)
+        return cls("shell_tool_call", **fields)
 
     @classmethod
-    def from_shell_tool_result(
-        cls, *, call_id: str | None = None, outputs: Sequence[Any] | None = None, **more: Any
-    ) -> Content:
+    def from_shell_tool_result(cls, **fields: Any) -> Content:
         """Create the outputs of shell commands, one `shell_command_output` each."""
-        return cls("shell_tool_result", call_id=call_id, outputs=outputs, **more)
+        return cls("shell_tool_result", **fields)
 
     @classmethod
-    def from_shell_command_output(
-        cls, *, stdout: str | None = None, stderr: str | None = None, exit_code: int | None = None, **more: Any
-    ) -> Content:
+    def from_shell_command_output(cls, **fields: Any) -> Content:
         """Create the output of one shell command."""
-        return cls("shell_command_output", stdout=stdout, stderr=stderr, exit_code=exit_code, **more)
+        return cls("shell_command_output", **fields)
 
     @classmethod
     def from_mcp_server_tool_call(

@@ -286,12 +286,12 @@ class _Pairs:
 
     def results_of(self, calls: Sequence[Content], place: int) -> list[Content]:
         """Return the results of calls in their order, with a substitute for each missing one."""
-        return [self._results.get(id(call)) or self._missing_result(call, place) for call in calls]
-
-    def _missing_result(self, call: Content, place: int) -> Content:
-        if self._entries[place].is_undecided:
-            return function_result(call, UNDECIDED)
-        return function_error(call, INTERRUPTED, "interrupted")
+        is_undecided = self._entries[place].is_undecided
+        return [
+            self._results.get(id(call))
+            or (function_result(call, UNDECIDED) if is_undecided else function_error(call, INTERRUPTED, "interrupted"))
+            for call in calls
+        ]
 
     def existing_message(self, place: int, results: Sequence[Content]) -> Message | None:
         """Return the next message if it holds exactly these results."""
@@ -312,7 +312,14 @@ def drop_known_messages(messages: Sequence[Message], known: Iterable[Message]) -
     if not any(ATTRIBUTION in message.additional_properties for message in messages):
         return list(messages)
     reader = _Reader(known)
-    return [new for message in messages if (new := reader.new_part(message)) is not None]
+    found: list[Message] = []
+    for message in messages:
+        new = list(message.contents)
+        if ATTRIBUTION in message.additional_properties:
+            new = [content for content in new if not reader.knows(message, content)]
+        if new or not message.contents:
+            found.append(message.with_contents(new))
+    return found
 
 
 class _Reader:
@@ -334,14 +341,8 @@ class _Reader:
             else:
                 self._places[_text_key(message.role, content)].append((place, message.author_name))
 
-    def new_part(self, message: Message) -> Message | None:
-        """Return the message without its known contents; None if nothing is left."""
-        if ATTRIBUTION not in message.additional_properties:
-            return message
-        new = [content for content in message.contents if not self._is_known(message, content)]
-        return message.with_contents(new) if new or not message.contents else None
-
-    def _is_known(self, message: Message, content: Content) -> bool:
+    def knows(self, message: Message, content: Content) -> bool:
+        """Return True if a content was seen before. Each one that was seen counts once."""
         if (key := _call_key(content)) is not None:
             is_known = self._ids[key] > 0
             self._ids[key] -= is_known

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, cast
 
 from perdure.agents.messages.message import Message
@@ -46,22 +47,15 @@ def register_state_type(
         raise ValueError(f"type_id {name!r} is already used by {known.cls.__qualname__!r}; choose another")
     if (encoder is None) != (decoder is None):
         raise ValueError(f"{cls.__qualname__!r} needs both encoder and decoder, or neither")
-    _by_class[cls] = _by_id[name] = _StateType(cls, name, encoder or _encoder(cls), decoder or _decoder(cls))
-
-
-def _encoder(cls: Any) -> Callable[[Any], Mapping[str, Any]]:
-    if hasattr(cls, "to_dict"):
-        return cls.to_dict
-    if hasattr(cls, "model_dump"):
-        return lambda value: value.model_dump(mode="json")
-    raise ValueError(f"{cls.__qualname__!r} is not a pydantic model and has no to_dict; give encoder and decoder")
-
-
-def _decoder(cls: Any) -> Callable[[Mapping[str, Any]], Any]:
-    found = getattr(cls, "from_dict", None) or getattr(cls, "model_validate", None)
-    if found is None:
-        raise ValueError(f"{cls.__qualname__!r} is not a pydantic model and has no from_dict; give encoder and decoder")
-    return found
+    found: Any = cls
+    by_pydantic = methodcaller("model_dump", mode="json") if hasattr(found, "model_dump") else None
+    encode: Any = encoder or getattr(found, "to_dict", by_pydantic)
+    decode: Any = decoder or getattr(found, "from_dict", None) or getattr(found, "model_validate", None)
+    if not encode or not decode:
+        raise ValueError(
+            f"{cls.__qualname__!r} is not a pydantic model and has no to_dict and from_dict; give encoder and decoder"
+        )
+    _by_class[cls] = _by_id[name] = _StateType(cls, name, encode, decode)
 
 
 def _to_plain(value: Any, path: str) -> Any:

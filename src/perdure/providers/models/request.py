@@ -184,26 +184,22 @@ def to_model_messages(messages: Sequence[Message], *, provider: str) -> list[ai.
     Raises ChatClientInvalidRequestException for a content that can't be sent.
     """
     messages = sendable_messages(messages)
-    names = _tool_names(messages)
+    every = [content for message in messages for content in message.contents]
+    # A result has only the id of its call, not the name.
+    names = {each.call_id: each.name for each in every if each.type == "function_call" and each.call_id and each.name}
     found: list[ai.ModelMessage] = []
     pending: list[ai.ModelRequestPart] = []
     for message in messages:
         if message.role != "assistant":
             pending.extend(_request_parts(message, names, provider))
             continue
-        answer = _to_model_response(message)
-        if answer.parts:
+        parts = [part for content in message.contents if (part := _to_response_part(content)) is not None]
+        if parts:
             if pending:
                 found.append(ai.ModelRequest(parts=pending))
                 pending = []
-            found.append(answer)
+            found.append(ai.ModelResponse(parts=parts, **_extras_in(message.additional_properties)))
     return [*found, ai.ModelRequest(parts=pending)] if pending else found
-
-
-def _tool_names(messages: Sequence[Message]) -> dict[str, str]:
-    """Map call ids to tool names: a result has only the id of its call."""
-    contents = [content for message in messages for content in message.contents]
-    return {each.call_id: each.name for each in contents if each.type == "function_call" and each.call_id and each.name}
 
 
 def _request_parts(message: Message, names: Mapping[str, str], provider: str) -> list[ai.ModelRequestPart]:
@@ -259,12 +255,6 @@ def _to_url(content: Content) -> ai.ImageUrl | ai.AudioUrl | ai.VideoUrl | ai.Do
         )
     url = _URL_TYPES.get(media_type.partition("/")[0], ai.DocumentUrl)
     return url(content.uri or "", media_type=media_type)
-
-
-def _to_model_response(message: Message) -> ai.ModelResponse:
-    """Convert an earlier response of the model, with its origin."""
-    parts = [part for content in message.contents if (part := _to_response_part(content)) is not None]
-    return ai.ModelResponse(parts=parts, **_extras_in(message.additional_properties))
 
 
 def _to_response_part(content: Content) -> ai.ModelResponsePart | None:

@@ -11,22 +11,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from perdure.agents import (
-    UNKNOWN_MEDIA_TYPE,
-    ChatOptions,
-    Content,
-    Message,
-    ResponseModelT,
-    expand_tools,
-    is_function_tool,
-    is_local_call,
-    normalize_tools,
-    sendable_name,
-)
+from perdure import agents
 from perdure.errors import ChatClientContentFilterException, ChatClientInvalidRequestException
 
 
-class OpenAIChatOptions(ChatOptions[ResponseModelT], Generic[ResponseModelT], total=False):
+class OpenAIChatOptions(agents.ChatOptions[agents.ResponseModelT], Generic[agents.ResponseModelT], total=False):
     """Options of a chat completion: `OpenAIChatOptions[Model](response_format=Model)`.
 
     OpenAI and Azure get `max_tokens` as `max_completion_tokens`, other servers under its own name. An option that is
@@ -82,7 +71,7 @@ _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
 _NAME_CHARACTERS_MAX = 64
 
 
-def to_wire_messages(messages: Iterable[Message], *, instruction_role: str = "system") -> list[Wire]:
+def to_wire_messages(messages: Iterable[agents.Message], *, instruction_role: str = "system") -> list[Wire]:
     """Convert a conversation. Raises ChatClientInvalidRequestException for a content that can't be sent."""
     sent: list[Wire] = []
     attached: list[Wire] = []
@@ -104,7 +93,7 @@ def wire_name(name: str) -> str:
     return _NOT_IN_A_NAME.sub("_", name).strip("_")[:_NAME_CHARACTERS_MAX]
 
 
-def _convert_message(message: Message, instruction_role: str) -> list[Wire]:
+def _convert_message(message: agents.Message, instruction_role: str) -> list[Wire]:
     match message.role:
         case "system" | "developer":
             role = instruction_role if message.role == "system" else message.role
@@ -125,11 +114,11 @@ def _convert_message(message: Message, instruction_role: str) -> list[Wire]:
     return [converted] if converted else []
 
 
-def _convert_response(message: Message) -> Wire:
+def _convert_response(message: agents.Message) -> Wire:
     texts = [content for content in message.contents if content.type == "text"]
     said = _text_of([content for content in texts if not content.additional_properties.get(REFUSAL)])
     refused = _text_of([content for content in texts if content.additional_properties.get(REFUSAL)])
-    calls = [_convert_call(content) for content in message.contents if is_local_call(content)]
+    calls = [_convert_call(content) for content in message.contents if agents.is_local_call(content)]
     if not (said or refused or calls):
         return {}
     answer: Wire = {"role": "assistant", "content": said or None}
@@ -142,12 +131,12 @@ def _convert_response(message: Message) -> Wire:
     return answer
 
 
-def _convert_call(content: Content) -> Wire:
+def _convert_call(content: agents.Content) -> Wire:
     function = {"name": content.name or "", "arguments": _arguments(content)}
     return {"id": content.call_id or "", "type": "function", "function": function}
 
 
-def _arguments(content: Content) -> str:
+def _arguments(content: agents.Content) -> str:
     """Return the arguments as a JSON object. Some servers parse the calls of a conversation again and reject others."""
     if isinstance(content.arguments, str):
         try:
@@ -158,7 +147,7 @@ def _arguments(content: Content) -> str:
     return json.dumps(content.parse_arguments() or {}, default=str)
 
 
-def _reasoning(contents: Sequence[Content]) -> Wire:
+def _reasoning(contents: Sequence[agents.Content]) -> Wire:
     found: Wire = {}
     for content in contents:
         field = content.additional_properties.get(REASONING_FIELD)
@@ -171,7 +160,7 @@ def _reasoning(contents: Sequence[Content]) -> Wire:
     return found
 
 
-def result_text(content: Content) -> str:
+def result_text(content: agents.Content) -> str:
     """Return a tool's result as text."""
     if content.items:
         text = _text_of(content.items)
@@ -182,14 +171,14 @@ def result_text(content: Content) -> str:
     return text or (f"Error: {content.exception}" if content.exception else "")
 
 
-def _attachments(result: Content) -> list[Wire]:
-    sent = (each for each in result.items or () if each.media_type != UNKNOWN_MEDIA_TYPE)
+def _attachments(result: agents.Content) -> list[Wire]:
+    sent = (each for each in result.items or () if each.media_type != agents.UNKNOWN_MEDIA_TYPE)
     given = [each for each in sent if each.type in {"data", "uri", "hosted_file"}]
     parts = [part for content in given if (part := _convert_content(content)) is not None]
     return [{"type": "text", "text": f"This came with the result of {result.call_id}:"}, *parts] if parts else []
 
 
-def _convert_content(content: Content) -> Wire | None:
+def _convert_content(content: agents.Content) -> Wire | None:
     """Convert a content of a user's message; None if it can't be sent."""
     match content.type:
         case "text":
@@ -202,7 +191,7 @@ def _convert_content(content: Content) -> Wire | None:
             return None
 
 
-def _convert_media(content: Content) -> Wire:
+def _convert_media(content: agents.Content) -> Wire:
     uri = content.uri or ""
     kind = content.media_type or mimetypes.guess_type(urlsplit(uri).path)[0] or ""
     if kind.startswith("image/"):
@@ -221,12 +210,12 @@ def _convert_media(content: Content) -> Wire:
     return {"type": "file", "file": {"filename": name, "file_data": uri}}
 
 
-def _text_of(contents: Iterable[Content]) -> str:
+def _text_of(contents: Iterable[agents.Content]) -> str:
     return "\n".join([content.text for content in contents if content.type == "text" and content.text])
 
 
 def _to_plain(value: Any) -> Any:
-    if isinstance(value, Content):
+    if isinstance(value, agents.Content):
         return value.to_dict()
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
@@ -277,7 +266,7 @@ def stream_parameters(options: Mapping[str, Any]) -> Wire:
 
 def tools_in(options: Mapping[str, Any]) -> list[Any]:
     """Return the tools of a call."""
-    return expand_tools(normalize_tools(options.get("tools")))
+    return agents.expand_tools(agents.normalize_tools(options.get("tools")))
 
 
 def _tools(options: Mapping[str, Any], asked: Wire) -> Wire:
@@ -305,8 +294,8 @@ def _wire_tools(tools: Iterable[Any]) -> list[Wire]:
                     f"chat completions have no hosted tool {hosted['type']!r}; use a function or an MCP server instead"
                 )
             found.append(hosted)
-        elif is_function_tool(tool):
-            name, description = sendable_name(tool.name), tool.description or ""
+        elif agents.is_function_tool(tool):
+            name, description = agents.sendable_name(tool.name), tool.description or ""
             function = {"name": name, "description": description, "parameters": tool.parameters()}
             found.append({"type": "function", "function": function})
         else:
@@ -324,9 +313,9 @@ def to_wire_choice(choice: object) -> Any:
     if "mode" not in chosen:
         return dict(chosen)
     if name := chosen.get("required_function_name"):
-        return {"type": "function", "function": {"name": sendable_name(name)}}
+        return {"type": "function", "function": {"name": agents.sendable_name(name)}}
     if allowed := chosen.get("allowed_tools"):
-        tools = [{"type": "function", "function": {"name": sendable_name(name)}} for name in allowed]
+        tools = [{"type": "function", "function": {"name": agents.sendable_name(name)}} for name in allowed]
         return {"type": "allowed_tools", "allowed_tools": {"mode": chosen["mode"], "tools": tools}}
     return chosen["mode"]
 
