@@ -302,24 +302,17 @@ class ChatMiddlewareLayer(ChatLayer[OptionsT], Generic[OptionsT]):
         self.chat_middleware: list[MiddlewareTypes] = list_middleware(middleware)
 
     def get_response(
-        self,
-        messages: Sequence[Message],
-        *,
-        stream: bool = False,
-        options: Any = None,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
-        **more: Any,
+        self, messages: Sequence[Message], *, stream: bool = False, options: Any = None, **more: Any
     ) -> Any:
         """Return an awaitable ChatResponse, or a stream of updates that ends in one."""
-        kwargs = dict(client_kwargs or {})
+        kwargs = dict(more.pop("client_kwargs", None) or {})
         session: AgentSession | None = kwargs.pop("session", None)
         found = categorize_middleware(self.chat_middleware, kwargs.pop("middleware", None))
         if others := [*found["function"], *found["agent"]]:
             kwargs["middleware"] = others
-        tools: Any = {"function_invocation_kwargs": function_invocation_kwargs, **more}
         if not found["chat"]:
-            return super().get_response(messages, stream=stream, options=options, client_kwargs=kwargs, **tools)
+            return super().get_response(messages, stream=stream, options=options, client_kwargs=kwargs, **more)
+        tool_kwargs: Mapping[str, Any] | None = more.pop("function_invocation_kwargs", None)
         context = ChatContext(
             cast("Any", self),
             list(messages),
@@ -327,7 +320,7 @@ class ChatMiddlewareLayer(ChatLayer[OptionsT], Generic[OptionsT]):
             stream,
             session,
             kwargs={**kwargs, **{name: value for name, value in more.items() if value is not None}},
-            function_invocation_kwargs=function_invocation_kwargs,
+            function_invocation_kwargs=tool_kwargs,
         )
         turn = current_turn(type(self).__name__, context.messages)
         ask = super().get_response

@@ -24,7 +24,6 @@ MissingUsage: TypeAlias = Literal["estimate", "warn", "raise"]
 """
 
 TOKEN_RESOURCES: Final = ("input_tokens", "output_tokens", "total_tokens")
-_BYTES_PER_TOKEN: Final = 4
 
 
 @runtime_checkable
@@ -41,10 +40,7 @@ class CharacterEstimatorTokenizer:
 
     def count_tokens(self, text: str) -> int:
         """Return the estimated number of tokens of a text, 1 or more."""
-        return max(1, len(text.encode(errors="replace")) // _BYTES_PER_TOKEN)
-
-
-_ESTIMATOR: Final = CharacterEstimatorTokenizer()
+        return max(1, len(text.encode(errors="replace")) // 4)
 
 
 def count_message_tokens(messages: Iterable[Message], tokenizer: TokenizerProtocol) -> int:
@@ -76,7 +72,7 @@ class TokenCounter:
             return
         spent = _reported(response)
         if self._missing_in(response) and self.missing != "warn":
-            tokenizer = self.tokenizer or _ESTIMATOR
+            tokenizer = self.tokenizer or CharacterEstimatorTokenizer()
             asked = count_message_tokens(self.messages, tokenizer)
             answered = count_message_tokens(response.messages, tokenizer)
             spent = {"input_tokens": asked, "output_tokens": answered, "total_tokens": asked + answered, **spent}

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 
 from typing_extensions import TypedDict
 
+from perdure import graph
 from perdure.agents.agent import Agent, BaseAgent, SupportsAgentRun, resolve_agent_id
 from perdure.agents.executor import requests
 from perdure.agents.executor.agent_turn import SESSION_KEY, AgentTurn, LiveSession, live_session
@@ -21,19 +22,6 @@ from perdure.agents.sessions.session import AgentSession
 from perdure.clock import SystemClock
 from perdure.codec import register_type
 from perdure.events import WorkflowEvent
-from perdure.graph import (
-    ABSENT,
-    INTERNAL_SOURCE_ID,
-    Executor,
-    Graph,
-    Shared,
-    State,
-    WorkflowContext,
-    current_activation,
-    handler,
-    private_scope,
-    response_handler,
-)
 from perdure.log import Log
 
 
@@ -81,9 +69,9 @@ register_type(AgentExecutorRequest, name="perdure:AgentExecutorRequest")
 register_type(AgentExecutorResponse, name="perdure:AgentExecutorResponse")
 
 
-def _own_state(ctx: WorkflowContext[Any, Any]) -> State:
+def _own_state(ctx: graph.WorkflowContext[Any, Any]) -> graph.State:
     """Return the executor's private state. It keeps long conversations without copying: nobody changes what is set."""
-    return State(ctx.activation, ctx.activation.private_scope(), copies=False)
+    return graph.State(ctx.activation, ctx.activation.private_scope(), copies=False)
 
 
 _RESET = "reset"
@@ -93,7 +81,7 @@ logger = logging.getLogger(__name__)
 
 ContextMode: TypeAlias = Literal["full", "last_agent", "custom"]
 ContextFilter: TypeAlias = Callable[[list[Message]], list[Message]]
-Context: TypeAlias = WorkflowContext[AgentExecutorResponse, AgentResponse | AgentResponseUpdate]
+Context: TypeAlias = graph.WorkflowContext[AgentExecutorResponse, AgentResponse | AgentResponseUpdate]
 
 _OF_ANSWERS = frozenset({"function_result", "function_approval_response"})
 _CONTINUE = "please continue."
@@ -110,7 +98,7 @@ _ANSWERS = "answers"
 """The answers so far, if more are missing."""
 
 
-class AgentExecutor(Executor):
+class AgentExecutor(graph.Executor):
     """Run an agent as a node of a workflow.
 
     It takes texts, messages, lists of them, an `AgentExecutorRequest`, or the response of another agent. It sends an
@@ -178,12 +166,12 @@ class AgentExecutor(Executor):
         """Return the session as the last turn left it."""
         return self._session
 
-    def child_graph(self) -> Graph | None:
+    def child_graph(self) -> graph.Graph | None:
         """Return the graph of an agent that is a workflow: its run is part of the enclosing run."""
         return getattr(getattr(self._agent, "workflow", None), "graph", None)
 
     @staticmethod
-    def remembers(executor: Executor) -> bool:
+    def remembers(executor: graph.Executor) -> bool:
         """Return True for an agent that remembers earlier turns and has no filter."""
         return (
             type(executor) is AgentExecutor
@@ -199,35 +187,35 @@ class AgentExecutor(Executor):
         if not isinstance(request_data, Content):
             if self.child_graph() is not None:
                 raise ValueError(f"it is asked by the workflow inside agent {self.id!r}, which has to be answered")
-            return ABSENT
+            return graph.ABSENT
         if request_data.type == requests.APPROVAL:
             return False
         if request_data.type == "function_call":
             return Content.from_function_result(request_data.call_id or "", result=_CANCELLED)
         return Content.from_error(message=_CANCELLED)
 
-    def shares(self) -> Shared | None:
+    def shares(self) -> graph.Shared | None:
         """Return the session, which other executors may share."""
-        return None if self.__live is None else Shared(self._session, SESSION_KEY, self.__live.merge)
+        return None if self.__live is None else graph.Shared(self._session, SESSION_KEY, self.__live.merge)
 
     def reset(self) -> None:
         """Forget the messages that the agent has not seen yet."""
-        activation = current_activation()
+        activation = graph.current_activation()
         if activation is None:
             # The run's state can't be changed here: the next handler call does it.
             self.__reset_id = SystemClock().new_id()
         else:
-            activation.write(private_scope(self.id), _CACHE, Log())
+            activation.write(graph.private_scope(self.id), _CACHE, Log())
 
     def renew_session(self) -> None:
         """Start a new session with a new id, and forget unseen messages. Call it in a handler of this executor.
 
         A shared session stays as it is. Raises RuntimeError outside a handler.
         """
-        activation = current_activation()
+        activation = graph.current_activation()
         if activation is None:
             raise RuntimeError(f"the session of agent {self.id!r} belongs to a run; renew it in a handler")
-        own = private_scope(self.id)
+        own = graph.private_scope(self.id)
         for key in list(activation.keys(own)):
             activation.erase(own, key)
         if self.__live is not None and activation.common_scope() is None:
@@ -241,14 +229,14 @@ class AgentExecutor(Executor):
         """
         return getattr(self, "tells_turns", True)
 
-    @handler
+    @graph.handler
     async def run(self, request: AgentExecutorRequest, ctx: Context) -> None:
         """Store the messages, and respond if requested."""
         self.__store(request.messages, ctx)
         if request.should_respond:
             await self.__respond(ctx)
 
-    @handler
+    @graph.handler
     async def from_response(self, prior: AgentExecutorResponse, ctx: Context) -> None:
         """Continue from the response of another agent."""
         messages: Any = prior.full_conversation
@@ -259,10 +247,10 @@ class AgentExecutor(Executor):
             messages = self._context_filter(prior.full_conversation)
         await self.__respond(ctx, await messages if inspect.isawaitable(messages) else messages)
 
-    @handler
+    @graph.handler
     async def from_str(self, text: str, ctx: Context) -> None:
         """Respond to a text."""
-        if not self.__cache(ctx) and ctx.source_executor_ids != [INTERNAL_SOURCE_ID(self.id)]:
+        if not self.__cache(ctx) and ctx.source_executor_ids != [graph.INTERNAL_SOURCE_ID(self.id)]:
             logger.warning(
                 "agent %r got a bare text from another executor, without the conversation; if that executor changes an "
                 "agent's text, let it send AgentExecutorResponse.with_text(...)",
@@ -270,17 +258,17 @@ class AgentExecutor(Executor):
             )
         await self.__respond(ctx, normalize_messages(text))
 
-    @handler
+    @graph.handler
     async def from_message(self, message: Message, ctx: Context) -> None:
         """Respond to a message."""
         await self.__respond(ctx, [message])
 
-    @handler
+    @graph.handler
     async def from_messages(self, messages: list[str | Message], ctx: Context) -> None:
         """Respond to messages."""
         await self.__respond(ctx, normalize_messages(messages))
 
-    @response_handler
+    @graph.response_handler
     async def handle_user_input_response(
         self, original_request: Content, response: requests.Answer, ctx: Context
     ) -> None:
@@ -299,7 +287,7 @@ class AgentExecutor(Executor):
             ctx.require_approved(done)
         await self.__continue(ctx, pending, requests.to_answer(asked, response))
 
-    @response_handler
+    @graph.response_handler
     async def handle_nested_response(self, original_request: object, response: object, ctx: Context) -> None:
         """Handle the answer to a question of the inner workflow."""
         del original_request
@@ -334,7 +322,7 @@ class AgentExecutor(Executor):
         cache.extend(messages)
         _own_state(ctx).set(_CACHE, cache)
 
-    async def on_answer(self, answer: AgentExecutorResponse, ctx: WorkflowContext[Any, Any]) -> Sequence[Message]:
+    async def on_answer(self, answer: AgentExecutorResponse, ctx: graph.WorkflowContext[Any, Any]) -> Sequence[Message]:
         """Send a response of the agent on.
 
         A subclass may do something else. The agent gets the returned messages next and responds again at once.
@@ -409,7 +397,7 @@ class AgentExecutor(Executor):
             asked if chosen == request_id else Content.from_dict({**asked.to_dict(), "id": chosen}),
             Content if done is None else requests.Answer,
             request_id=chosen,
-            approves=ABSENT if done is None else done,
+            approves=graph.ABSENT if done is None else done,
         )
         return chosen
 

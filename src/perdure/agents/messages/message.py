@@ -184,14 +184,10 @@ class MessageFields(TypedDict):
     additional_properties: NotRequired[dict[str, Any] | None]
 
 
-def _from_plain_data(data: str | MessageFields) -> Message:
-    return Message("user", [data]) if isinstance(data, str) else Message.from_dict(cast("Mapping[str, Any]", data))
-
-
 register_type(Message, name="perdure:Message", encode=Message.stored_fields, decode=lambda fields: Message(**fields))
 register_form(
     Message,
     str | MessageFields,
-    make=_from_plain_data,
+    make=lambda data: Message("user", [data]) if isinstance(data, str) else Message.from_dict(data),
     told="a text, which becomes a message of the user, or an object with a 'role' and 'contents'",
 )

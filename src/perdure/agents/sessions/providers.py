@@ -194,22 +194,16 @@ class HistoryProvider(ContextProvider, ABC):
     ) -> None:
         """Store messages. If they are stored outside `state`, a crash may store a turn twice."""
 
-    async def before_run(
-        self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: dict[str, Any]
-    ) -> None:
+    async def before_run(self, *, context: SessionContext, state: dict[str, Any], **_: Any) -> None:
         """Load the history into the context. An input that repeats the whole history is reduced to what follows it."""
-        del agent, session
         found = await self.get_messages(context.session_id, state=state)
         if _begins_with(context.input_messages, found):
             context.input_messages = context.input_messages[len(found) :]
         # Extend directly: `extend_messages` would copy each message of a long history to attribute it.
         context.context_messages.setdefault(self.source_id, []).extend(found)
 
-    async def after_run(
-        self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: dict[str, Any]
-    ) -> None:
+    async def after_run(self, *, context: SessionContext, state: dict[str, Any], **_: Any) -> None:
         """Store the messages of the turn."""
-        del agent, session
         messages: list[Message] = []
         if self.store_context_messages:
             sources = self.store_context_from
@@ -302,19 +296,13 @@ class FileHistoryProvider(HistoryProvider):
         name = name if re.fullmatch(r"[a-z0-9_-][a-z0-9_.-]{0,99}", name) else f"~{digest(name.encode())}"
         return self.storage_path / f"{name}.jsonl"
 
-    async def get_messages(
-        self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
-    ) -> list[Message]:
+    async def get_messages(self, session_id: str | None, **_: Any) -> list[Message]:
         """Return the messages of the session. Raises ValueError for a damaged file."""
-        del state, kwargs
         found = await asyncio.to_thread(_read_messages, self._path(session_id))
         return _without_excluded(found) if self.skip_excluded else found
 
-    async def save_messages(
-        self, session_id: str | None, messages: Sequence[Message], *, state: dict[str, Any] | None = None, **kwargs: Any
-    ) -> None:
+    async def save_messages(self, session_id: str | None, messages: Sequence[Message], **_: Any) -> None:
         """Append messages to the session's file."""
-        del state, kwargs
         lines = "".join(f"{json.dumps(message.to_dict())}\n" for message in messages)
         await asyncio.to_thread(_append_lines, self._path(session_id), lines)
 
@@ -385,18 +373,16 @@ class HistoryPerCall(ChatMiddleware):
 
     @override
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
-        new = self._new(context.messages)
+        new = list(self._run.input_messages)
+        if self._known is not None:
+            later = context.messages[len(self._run.get_messages()) :]
+            new = [message for message in later if message not in self._known]
         await call_next()
         shown = list(context.messages)
         if isinstance(context.result, ResponseStream):
             context.result.with_result_hook(lambda response: self._write(new, shown, response))
         elif context.result is not None:
             await self._write(new, shown, context.result)
-
-    def _new(self, messages: Sequence[Message]) -> list[Message]:
-        if self._known is None:
-            return list(self._run.input_messages)
-        return [message for message in messages[len(self._run.get_messages()) :] if message not in self._known]
 
     async def _write(self, new: list[Message], shown: list[Message], response: ChatResponse[Any]) -> None:
         call = SessionContext(

@@ -10,16 +10,8 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from perdure.agents.messages import conversation
 from perdure.agents.messages.content import Content, function_error
-from perdure.agents.messages.conversation import (
-    INTERRUPTED,
-    call_ids_in,
-    content_types,
-    is_approval_request,
-    is_approval_response,
-    is_tool_question,
-    tool_question_id,
-)
 from perdure.errors import AgentInvalidResponseException
 
 if TYPE_CHECKING:
@@ -48,7 +40,7 @@ class Question:
     @property
     def is_of_tool(self) -> bool:
         """Return True if a tool asked, which gets the answer."""
-        return self.id.startswith(tool_question_id(self.makes, ""))
+        return self.id.startswith(conversation.tool_question_id(self.makes, ""))
 
     def to_content(self) -> Content:
         """Return the question as a content."""
@@ -82,8 +74,8 @@ def find_questions(contents: Iterable[Content], calls: Mapping[str | None, Conte
     found: list[Question] = []
     for content in contents:
         about = content.function_call
-        if is_approval_request(content) and content.id is not None and about is not None:
-            makes = calls.get(content.call_id) if is_tool_question(content) else about
+        if conversation.is_approval_request(content) and content.id is not None and about is not None:
+            makes = calls.get(content.call_id) if conversation.is_tool_question(content) else about
             if makes is not None:
                 found.append(Question(content.id, about, makes))
     return found
@@ -198,15 +190,15 @@ def resolve_answers(
         AgentInvalidResponseException: an answer without a question, or about another call.
     """
     resolved = Resolved(load_batches(session))
-    if "function_approval_response" not in content_types(messages):
+    if "function_approval_response" not in conversation.content_types(messages):
         return resolved
-    conversation = _Conversation(messages, resolved.batches, owner, trusts_conversation=trusts_conversation)
+    talk = _Conversation(messages, resolved.batches, owner, trusts_conversation=trusts_conversation)
     answered: dict[int, Batch] = {}
     answers: dict[int, Content] = {}
     """Answers by the identity of their question: ids may repeat."""
-    for place, answer in conversation.answers():
-        match = conversation.find_question(answer, place)
-        if match is None or conversation.is_done(match[1].makes, place):
+    for place, answer in talk.answers():
+        match = talk.find_question(answer, place)
+        if match is None or talk.is_done(match[1].makes, place):
             continue
         batch, question = match
         answered[id(batch)] = batch
@@ -233,7 +225,7 @@ def _decide(batch: Batch, answers: Mapping[int, Content]) -> list[Decision]:
         call = group[0].makes
         if group[0].is_of_tool:
             # A tool gets its answers whatever they say, each under the id that the tool used.
-            own_ids = [each.id.removeprefix(tool_question_id(call, "")) for each in group]
+            own_ids = [each.id.removeprefix(conversation.tool_question_id(call, "")) for each in group]
             told = [replace(answer, id=own_id) for answer, own_id in zip(given, own_ids, strict=True)]
             decisions.append(Decision(call, tuple(told), is_for_tool=True))
         else:
@@ -267,10 +259,12 @@ class _Conversation:
         """Return the answers with their positions. Those before the model's last response have had their effect."""
         found: list[tuple[int, Content]] = []
         for place, message in enumerate(self._messages):
-            if message.role == "assistant" and not all(map(is_approval_request, message.contents)):
+            if message.role == "assistant" and not all(map(conversation.is_approval_request, message.contents)):
                 found = []
             else:
-                found += [(place, content) for content in message.contents if is_approval_response(content)]
+                found += [
+                    (place, content) for content in message.contents if conversation.is_approval_response(content)
+                ]
         return found
 
     def is_done(self, call: Content, place: int) -> bool:
@@ -343,14 +337,14 @@ class ApprovedCalls:
             return []
         every = [content for message in messages for content in message.contents]
         known = {content.call_id for content in every if content.type == "function_result"}
-        visible = set(call_ids_in(messages))
+        visible = set(conversation.call_ids_in(messages))
         found: list[Content] = []
         for note in notes.values():
             call, result = Content.from_dict(note["call"]), note.get("result")
             if call.call_id in known or (is_complete and call.call_id not in visible):
                 self._note(call, None)
             elif result is None:
-                found.append(function_error(call, INTERRUPTED, "interrupted"))
+                found.append(function_error(call, conversation.INTERRUPTED, "interrupted"))
             else:
                 found.append(Content.from_dict(result))
         return found

@@ -174,22 +174,9 @@ def _innermost(error: BaseException) -> BaseException:
     return error
 
 
-def contents_of(result: mcp_types.CallToolResult) -> list[Content]:
-    """Convert a tool's result. Structured content is used if there is nothing else."""
-    contents = [_content_of(block) for block in result.content]
-    if not contents and result.structured_content is not None:
-        return [Content.from_text(json.dumps(result.structured_content, ensure_ascii=False))]
-    return contents
-
-
 def text_of(contents: list[Content]) -> str:
     """Join the texts of contents."""
     return "\n".join([content.text for content in contents if content.text])
-
-
-def prompt_of(result: mcp_types.GetPromptResult) -> str:
-    """Return a prompt as text, message by message."""
-    return "\n".join([text_of([_content_of(message.content)]) for message in result.messages])
 
 
 def _content_of(block: mcp_types.ContentBlock) -> Content:
@@ -264,7 +251,9 @@ class Session:
         found = await self._request(
             name, lambda client: client.call_tool(name, given, server.request_timeout, meta={KEY_NAME: key})
         )
-        contents = contents_of(found)
+        contents = [_content_of(block) for block in found.content]
+        if not contents and found.structured_content is not None:
+            contents = [Content.from_text(json.dumps(found.structured_content, ensure_ascii=False))]
         if found.is_error:
             message = _shorten(text_of(contents)) or f"tool {name!r} of the MCP server {server.name!r} failed"
             raise ToolExecutionException(message)
@@ -274,7 +263,9 @@ class Session:
         """Read a prompt. Raises ToolException, ToolExecutionException."""
         texts = {each: str(value) for each, value in arguments.items()}
         found = await self._request(name, lambda client: client.get_prompt(name, texts))
-        return (self._server.parse_prompt_results or prompt_of)(found)
+        if self._server.parse_prompt_results is not None:
+            return self._server.parse_prompt_results(found)
+        return "\n".join([text_of([_content_of(message.content)]) for message in found.messages])
 
     async def _request(self, name: str, ask: Callable[[Client], Awaitable[ResultT]], *, again: bool = True) -> ResultT:
         """Send a request. Repeat it once, and only if the server has certainly done nothing."""
