@@ -194,16 +194,22 @@ class HistoryProvider(ContextProvider, ABC):
     ) -> None:
         """Store messages. If they are stored outside `state`, a crash may store a turn twice."""
 
-    async def before_run(self, *, context: SessionContext, state: dict[str, Any], **_: Any) -> None:
+    async def before_run(
+        self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: dict[str, Any]
+    ) -> None:
         """Load the history into the context. An input that repeats the whole history is reduced to what follows it."""
+        del agent, session
         found = await self.get_messages(context.session_id, state=state)
         if _begins_with(context.input_messages, found):
             context.input_messages = context.input_messages[len(found) :]
         # Extend directly: `extend_messages` would copy each message of a long history to attribute it.
         context.context_messages.setdefault(self.source_id, []).extend(found)
 
-    async def after_run(self, *, context: SessionContext, state: dict[str, Any], **_: Any) -> None:
+    async def after_run(
+        self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: dict[str, Any]
+    ) -> None:
         """Store the messages of the turn."""
+        del agent, session
         messages: list[Message] = []
         if self.store_context_messages:
             sources = self.store_context_from
