@@ -91,9 +91,7 @@ class AgentFrameworkException(Exception):
         log_level: int | None = None,
     ) -> None:
         super().__init__(message, *args)
-        self.message = message
-        self.inner_exception = inner_exception
-        self.log_level = log_level
+        self.message, self.inner_exception, self.log_level = message, inner_exception, log_level
         if inner_exception is not None:
             self.__cause__ = inner_exception
 
@@ -237,9 +235,7 @@ class UndeliveredError(WorkflowRunnerException):
     """A message has no receiver, in a workflow built with `undelivered="error"`."""
 
     def __init__(self, *, source_id: str, target_id: str | None, reason: str, is_from_outside: bool = False) -> None:
-        self.source_id = source_id
-        self.target_id = target_id
-        self.reason = reason
+        self.source_id, self.target_id, self.reason = source_id, target_id, reason
         sender = f"{source_id} to executor {target_id!r}" if is_from_outside else f"executor {source_id!r}"
         super().__init__(f"a message of {sender} was not delivered: {reason}")
 
@@ -248,8 +244,7 @@ class StateConflictError(WorkflowRunnerException):
     """Two executors wrote one key of the shared state in one superstep, in a strict workflow."""
 
     def __init__(self, *, key: str, executor_ids: Sequence[str]) -> None:
-        self.key = key
-        self.executor_ids = tuple(executor_ids)
+        self.key, self.executor_ids = key, tuple(executor_ids)
         names = " and ".join(repr(executor_id) for executor_id in self.executor_ids)
         super().__init__(
             f"state key {key!r} was written by {names} in the same superstep; "
@@ -261,8 +256,7 @@ class ExecutorTimeoutError(WorkflowRunnerException, TimeoutError):
     """A handler exceeded the timeout of its executor."""
 
     def __init__(self, executor_id: str, *, seconds: float) -> None:
-        self.executor_id = executor_id
-        self.seconds = seconds
+        self.executor_id, self.seconds = executor_id, seconds
         super().__init__(
             f"executor {executor_id!r} did not finish within {seconds:g} seconds; raise its timeout, or give it a "
             "retry policy"
@@ -273,10 +267,7 @@ class BudgetExceededError(WorkflowRunnerException):
     """The run exceeded its budget for a resource. It stays at its last checkpoint."""
 
     def __init__(self, run_id: str, *, name: str, spent: float, limit: float) -> None:
-        self.run_id = run_id
-        self.name = name
-        self.spent = spent
-        self.limit = limit
+        self.run_id, self.name, self.spent, self.limit = run_id, name, spent, limit
         super().__init__(
             f"run {run_id!r} has spent {spent:g} of {limit:g} {name}; raise its budget with "
             f"run(run_id={run_id!r}, budget={{{name!r}: ...}}), or on a host with "
@@ -339,8 +330,7 @@ class CheckpointDamagedError(WorkflowCheckpointException):
     """The store returned other bytes than were written."""
 
     def __init__(self, checkpoint_id: str, reason: str) -> None:
-        self.checkpoint_id = checkpoint_id
-        self.reason = reason
+        self.checkpoint_id, self.reason = checkpoint_id, reason
         super().__init__(
             f"checkpoint {checkpoint_id!r} is damaged: {reason}; "
             "restore the storage from a backup, or resume from another checkpoint by its id"
@@ -378,8 +368,7 @@ class CheckpointWriteError(WorkflowCheckpointException):
     """A checkpoint could not be written. The run stays at the one before."""
 
     def __init__(self, *, run_id: str, reason: str) -> None:
-        self.run_id = run_id
-        self.reason = reason
+        self.run_id, self.reason = run_id, reason
         super().__init__(
             f"the checkpoint of run {run_id!r} could not be written: {reason}; this superstep was not saved, "
             f"continue with run(run_id={run_id!r}) once the cause is fixed"
@@ -390,9 +379,7 @@ class EncodeError(WorkflowCheckpointException, TypeError):
     """A value could not be read back by this program, so it is not stored."""
 
     def __init__(self, *, path: str, reason: str, remedy: str) -> None:
-        self.path = path
-        self.reason = reason
-        self.remedy = remedy
+        self.path, self.reason, self.remedy = path, reason, remedy
         super().__init__(f"{path} can't be stored: {reason}; {remedy}")
 
 
@@ -400,8 +387,7 @@ class ValueTooLargeError(EncodeError):
     """A value exceeds the storage's size limit, so it is not stored."""
 
     def __init__(self, *, path: str, size: int, limit: int, can_be_raised: bool = True) -> None:
-        self.size = size
-        self.limit = limit
+        self.size, self.limit = size, limit
         raised = ", or raise the storage's limit: size_limits=SizeLimits(hard=...)" if can_be_raised else ""
         super().__init__(
             path=path,
@@ -416,8 +402,7 @@ class UntrustedTypeError(WorkflowCheckpointException):
     checkpoint_id: str | None = None
 
     def __init__(self, *, type_name: str, path: str) -> None:
-        self.type_name = type_name
-        self.path = path
+        self.type_name, self.path = type_name, path
         super().__init__(
             f"{path} holds a {type_name!r}, a type that this workflow does not trust; "
             "use it in a handler's annotations, register it with perdure.register_type, "
@@ -431,9 +416,7 @@ class IncompatibleTypeError(WorkflowCheckpointException):
     checkpoint_id: str | None = None
 
     def __init__(self, *, type_name: str, path: str, reason: str) -> None:
-        self.type_name = type_name
-        self.path = path
-        self.reason = reason
+        self.type_name, self.path, self.reason = type_name, path, reason
         super().__init__(
             f"{path} holds a {type_name!r} that does not fit its class: {reason}; change the class so that it does, "
             "or upgrade the stored state with WorkflowBuilder(migrations=[...])"
@@ -444,8 +427,7 @@ class IncompatibleGraphError(WorkflowCheckpointException):
     """The graph changed in a way that the checkpoint can't follow; `report` has the differences."""
 
     def __init__(self, *, checkpoint_id: str, report: object, remedy: str | None = None) -> None:
-        self.checkpoint_id = checkpoint_id
-        self.report = report
+        self.checkpoint_id, self.report = checkpoint_id, report
         usual = "Rebuild the original graph, or declare the change with WorkflowBuilder(migrations=[...])"
         super().__init__(
             f"checkpoint {checkpoint_id!r} does not fit this workflow: the graph has changed.\n{report}\n"
@@ -457,9 +439,7 @@ class StaleHeadError(WorkflowCheckpointException):
     """A commit found another head than it expected: the run was advanced or deleted meanwhile."""
 
     def __init__(self, run_id: str, *, expected: str | None, head: str | None) -> None:
-        self.run_id = run_id
-        self.expected = expected
-        self.head = head
+        self.run_id, self.expected, self.head = run_id, expected, head
         if head is None:
             super().__init__(
                 f"run {run_id!r} was at {expected!r} and does not exist any more: it was deleted; start a new run"
@@ -475,8 +455,7 @@ class StaleCommandError(WorkflowCheckpointException):
     """The run no longer has what a command refers to."""
 
     def __init__(self, run_id: str, *, path: str) -> None:
-        self.run_id = run_id
-        self.path = path
+        self.run_id, self.path = run_id, path
         super().__init__(
             f"run {run_id!r} has moved on and {path!r} has changed; read it again before sending the command"
         )
@@ -486,8 +465,7 @@ class CommandWaitsError(WorkflowCheckpointException):
     """A commit would ignore a command that waits in the inbox."""
 
     def __init__(self, run_id: str, *, command_id: str) -> None:
-        self.run_id = run_id
-        self.command_id = command_id
+        self.run_id, self.command_id = run_id, command_id
         super().__init__(f"command {command_id!r} waits in the inbox of run {run_id!r}; apply it first")
 
 
@@ -499,8 +477,7 @@ class RunBusyError(RunError):
     """A living process, which may be this one, is advancing the run."""
 
     def __init__(self, run_id: str, *, owner: str, advice: str | None = None) -> None:
-        self.run_id = run_id
-        self.owner = owner
+        self.run_id, self.owner = run_id, owner
         otherwise = "wait for it, or use takeover=True if you know that it is gone"
         super().__init__(f"run {run_id!r} is being advanced by {owner}; {advice or otherwise}")
 
@@ -526,8 +503,7 @@ class RunExportedError(RunError):
     """The run moved to another store and is closed here."""
 
     def __init__(self, run_id: str, *, at: str) -> None:
-        self.run_id = run_id
-        self.at = at
+        self.run_id, self.at = run_id, at
         super().__init__(
             f"run {run_id!r} was exported at {at} and is closed here; import the file where the run is to continue "
             "(this store is possible too), or export it again if the file was lost"
@@ -538,10 +514,7 @@ class RunFailedError(RunError):
     """A run that a host advances failed; `reason` is the error, `failure` has the traceback and the place."""
 
     def __init__(self, run_id: str, *, reason: str, at: str, failure: Failure | None = None) -> None:
-        self.run_id = run_id
-        self.reason = reason
-        self.at = at
-        self.failure = failure
+        self.run_id, self.reason, self.at, self.failure = run_id, reason, at, failure
         super().__init__(f"run {run_id!r} failed at {at}: {reason}; continue it with host.recover({run_id!r})")
 
 
@@ -549,9 +522,7 @@ class RunQuarantinedError(RunError):
     """A run was taken out of rotation, because every process that advanced it died."""
 
     def __init__(self, run_id: str, *, reason: str, at: str) -> None:
-        self.run_id = run_id
-        self.reason = reason
-        self.at = at
+        self.run_id, self.reason, self.at = run_id, reason, at
         super().__init__(f"run {run_id!r} was quarantined at {at}: {reason}; try again with host.recover({run_id!r})")
 
 
@@ -590,9 +561,7 @@ class RunUnfinishedError(RunError, RuntimeError):
     """A new message for a run that has work left: it failed, was abandoned, or sleeps."""
 
     def __init__(self, run_id: str, *, checkpoint_id: str | None, sleeps_until: str | None = None) -> None:
-        self.run_id = run_id
-        self.checkpoint_id = checkpoint_id
-        self.sleeps_until = sleeps_until
+        self.run_id, self.checkpoint_id, self.sleeps_until = run_id, checkpoint_id, sleeps_until
         way = f"run(run_id={run_id!r})"
         if checkpoint_id is not None:
             way += f" or run(checkpoint_id={checkpoint_id!r})"
@@ -607,8 +576,7 @@ class LeaseLostError(RunError):
     """The lease is gone: somebody took it over, or it was released. `owner` holds it now, if anybody does."""
 
     def __init__(self, run_id: str, *, owner: str | None) -> None:
-        self.run_id = run_id
-        self.owner = owner
+        self.run_id, self.owner = run_id, owner
         what = "has lost its lease, which nobody holds now" if owner is None else f"was taken over by {owner}"
         super().__init__(
             f"run {run_id!r} {what}; this call can no longer write to it, and nothing more was written; "
@@ -620,8 +588,7 @@ class MissingRunKwargsError(RunError, ValueError):
     """Run kwargs that are secret or can't be encoded must be given again: only their names are stored."""
 
     def __init__(self, *, run_id: str, names: Sequence[str]) -> None:
-        self.run_id = run_id
-        self.names = tuple(names)
+        self.run_id, self.names = run_id, tuple(names)
         super().__init__(
             f"run {run_id!r} was started with kwargs that are not stored: {', '.join(self.names)}; "
             "give them again in the call that resumes it"
@@ -632,9 +599,7 @@ class EventsForgottenError(RunError, ValueError):
     """Retention removed the requested events."""
 
     def __init__(self, run_id: str, *, asked: int, first: int) -> None:
-        self.run_id = run_id
-        self.asked = asked
-        self.first = first
+        self.run_id, self.asked, self.first = run_id, asked, first
         super().__init__(
             f"event {asked} of run {run_id!r} was removed by retention; the oldest one left is {first}: "
             f"read with from_seq={first}, or keep more with Retention(events=...)"
@@ -672,10 +637,7 @@ class AlreadyAnsweredError(RequestError):
         by: str | None = None,
         what: str | None = None,
     ) -> None:
-        self.run_id = run_id
-        self.answered_at = answered_at
-        self.by = by
-        self.what = what
+        self.run_id, self.answered_at, self.by, self.what = run_id, answered_at, by, what
         who = f" by {by}" if by else ""
         how = f" with {what}" if what else ""
         super().__init__(
@@ -689,8 +651,7 @@ class AnswerTypeError(RequestError):
     """The answer does not have the requested type, or no handler takes it."""
 
     def __init__(self, request_id: str, *, expected: str, got: str) -> None:
-        self.expected = expected
-        self.got = got
+        self.expected, self.got = expected, got
         super().__init__(
             request_id,
             f"request {request_id!r} asks for {expected}, the answer is {got}; answer again, with {expected}",
@@ -701,8 +662,7 @@ class ApprovalMismatchError(RequestError):
     """The approval covers something else than what is about to be done."""
 
     def __init__(self, request_id: str, *, approved: str | None, now: str) -> None:
-        self.approved = approved
-        self.now = now
+        self.approved, self.now = approved, now
         shown = f"it approves {approved}" if approved else "the request did not say what it approves"
         super().__init__(
             request_id,
@@ -763,10 +723,8 @@ class TypeCompatibilityError(WorkflowValidationError):
             "change one annotation, or put an executor between them that converts",
             ValidationTypeEnum.TYPE_COMPATIBILITY,
         )
-        self.source_executor_id = source_executor_id
-        self.target_executor_id = target_executor_id
-        self.source_types = list(source_types)
-        self.target_types = list(target_types)
+        self.source_executor_id, self.target_executor_id = source_executor_id, target_executor_id
+        self.source_types, self.target_types = list(source_types), list(target_types)
 
 
 class GraphConnectivityError(WorkflowValidationError):
