@@ -202,14 +202,6 @@ async def test_an_agent_inside_of_a_sub_workflow_remembers_in_another_process(op
     assert (model.shown, outputs[-1].text) == ([["one", "1:one", "two"]], "3:two")
 
 
-def test_one_session_inside_and_outside_of_a_sub_workflow_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    session = AgentSession()
-    inner = WorkflowBuilder(start_executor=AgentExecutor(agent("inner"), session=session)).build()
-    outer, child = AgentExecutor(agent("outer"), session=session), WorkflowExecutor(inner, "child")
-    WorkflowBuilder(start_executor=outer).add_edge(outer, child).build()
-    assert "executor 'outer' and executor 'inner' inside sub-workflow 'child'" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("before", "after", "others", "expected"),
     [

@@ -9,26 +9,14 @@ from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum, IntEnum, IntFlag
 from pathlib import Path
-from typing import (
-    Annotated,
-    Any,
-    Generic,
-    Literal,
-    NamedTuple,
-    NewType,
-    NotRequired,
-    Protocol,
-    TypedDict,
-    TypeVar,
-    Union,
-)
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, Protocol, TypeVar, Union
 from uuid import UUID
 
 import pytest
 from hypothesis import example, given, strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ConfigDict
-from typing_extensions import TypeAliasType
+from typing_extensions import TypeAliasType, TypedDict
 
 from perdure.checkpoint import check_against, coerce
 from perdure.checkpoint.commands import schema_of

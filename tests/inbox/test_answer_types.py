@@ -10,12 +10,13 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum, IntFlag
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, TypedDict, TypeVar, Union, cast
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, TypeVar, Union, cast
 from uuid import UUID
 
 import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel, ConfigDict, RootModel
+from typing_extensions import TypedDict
 
 from perdure.checkpoint import check_against, coerce
 from perdure.checkpoint.commands import schema_of

@@ -112,15 +112,15 @@ def test_each_executor_has_one_way_in_from_outside() -> None:
 def test_groups_with_fewer_than_two_ends_are_refused() -> None:
     a, b = passing("a"), ending("b")
     builder = WorkflowBuilder(start_executor=a)
-    with pytest.raises(ValueError, match="add_fan_out_edges needs at least two targets, not 1"):
+    with pytest.raises(ValueError, match="a fan-out needs at least two targets"):
         builder.add_fan_out_edges(a, [b])
-    with pytest.raises(ValueError, match="add_multi_selection_edge_group needs at least two targets"):
+    with pytest.raises(ValueError, match="a fan-out needs at least two targets"):
         builder.add_multi_selection_edge_group(a, [b], lambda _, ids: ids)
-    with pytest.raises(ValueError, match="add_fan_in_edges needs at least two sources"):
+    with pytest.raises(ValueError, match="a fan-in needs at least two sources"):
         builder.add_fan_in_edges([a], b)
-    with pytest.raises(ValueError, match="add_chain needs at least two executors"):
+    with pytest.raises(ValueError, match="a chain needs at least two executors"):
         builder.add_chain([a])
-    with pytest.raises(ValueError, match="add_chain needs at least two executors"):
+    with pytest.raises(ValueError, match="a chain needs at least two executors"):
         builder.add_chain([])
 
 

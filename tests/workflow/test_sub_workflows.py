@@ -484,13 +484,3 @@ async def test_inner_workflows_built_apart_may_have_the_same_ids() -> None:
     )
     await workflow.run("x")
     assert kept == [["X1/1", "X1/1"]]
-
-
-async def test_sub_workflows_are_nested_up_to_a_limit() -> None:
-    workflow = WorkflowBuilder(name="leaf", start_executor=ending("leaf")).build()
-    for level in range(50):
-        executor = WorkflowExecutor(workflow, id=f"level {level}", allow_direct_output=True)
-        workflow = WorkflowBuilder(name=f"w{level}", start_executor=executor).build()
-    assert (await workflow.run(1, checkpoint_storage=InMemoryCheckpointStorage())).get_outputs() == [1]
-    with pytest.raises(ValueError, match="contains 50 levels of sub-workflows, and 49 is the most"):
-        WorkflowExecutor(workflow, id="one more")

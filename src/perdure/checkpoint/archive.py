@@ -14,23 +14,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast, get_args
 
+from perdure import records
 from perdure.checkpoint.import_check import DamagedExportError
 from perdure.data_classes import new_dict, new_list, value_class
-from perdure.records import (
-    Archive,
-    ArchivedCheckpoint,
-    Blob,
-    BlobKind,
-    Command,
-    EventBatch,
-    Halt,
-    HaltKind,
-    HeadStatus,
-    JournalRecord,
-    Manifest,
-    RunRecord,
-    digest,
-)
+from perdure.types import is_instance_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,6 +26,7 @@ PRODUCT = "perdure"
 FORMAT = 2
 
 _DIGEST_SIZE = 20
+_PAIR = 2
 _ADDRESS = re.compile(r"[0-9a-f]{40}")
 _NUMBER_MAX = 2**53
 """The largest integer that every JSON reader keeps exactly."""
@@ -70,18 +58,13 @@ def _is_address(value: Any) -> bool:
 
 
 def _is_toc(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        address == "" if path.startswith("/gone/") else _is_address(address)
-        for path, address in cast("dict[str, Any]", value).items()
+    return is_instance_of(value, dict[str, str]) and all(
+        address == "" if path.startswith("/gone/") else _is_address(address) for path, address in value.items()
     )
 
 
 def _is_packed(value: Any) -> bool:
-    match value:
-        case {"text": str()} | {"base64": str()}:
-            return True
-        case _:
-            return False
+    return is_instance_of(value, dict[str, str]) and ("text" in value or "base64" in value)
 
 
 def _packed(data: bytes) -> dict[str, str]:
@@ -98,27 +81,23 @@ def _unpacked(packed: dict[str, str]) -> bytes:
     return base64.b64decode(packed["base64"], validate=True)
 
 
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list) and [type(each) for each in cast("list[Any]", value)] == [str, str]
-
-
 _TEXT = _Kind(lambda value: isinstance(value, str))
 _TEXT_OR_NONE = _Kind(lambda value: value is None or isinstance(value, str))
 _NUMBER = _Kind(lambda value: type(value) is int and 0 <= value <= _NUMBER_MAX)
 _FLAG = _Kind(lambda value: isinstance(value, bool))
 _SECONDS = _Kind(lambda value: type(value) in (int, float) and abs(value) < _NUMBER_MAX)
-_STATUS = _Kind(lambda value: value in get_args(HeadStatus))
-_BLOB_KIND = _Kind(lambda value: value in get_args(BlobKind))
+_STATUS = _Kind(lambda value: value in get_args(records.HeadStatus))
+_BLOB_KIND = _Kind(lambda value: value in get_args(records.BlobKind))
 _REFS = _Kind(lambda value: isinstance(value, list) and all(map(_is_address, cast("list[Any]", value))), tuple, list)
 _TOC = _Kind(_is_toc, write=dict)
 _DATA = _Kind(_is_packed, _unpacked, _packed)
 _EXPECTS = _Kind(
-    lambda value: value is None or _is_pair(value),
+    lambda value: value is None or (is_instance_of(value, list[str]) and len(value) == _PAIR),
     lambda value: None if value is None else tuple(value),
     lambda value: None if value is None else list(value),
 )
 # A run is closed only in the store that it leaves.
-_HALT_KIND = _Kind(lambda value: value in get_args(HaltKind) and value != "exported")
+_HALT_KIND = _Kind(lambda value: value in get_args(records.HaltKind) and value != "exported")
 
 _COUNT_OR_NONE = _Kind(lambda value: value is None or _NUMBER.is_valid(value))
 
@@ -143,33 +122,30 @@ _FACTS = {
 }
 _HALT = {"kind": _HALT_KIND, "at": _TEXT, "reason": _TEXT, "data": _DATA}
 
+
+def _all(kind: _Kind, *names: str) -> dict[str, _Kind]:
+    return dict.fromkeys(names, kind)
+
+
+_AFTER_COMMIT = {"settled": _FLAG, "status": _STATUS, "wake_at": _TEXT_OR_NONE}
+
 # By type of line: its members, in order.
 _LINES: Mapping[str, Mapping[str, _Kind]] = {
     "run": {
-        "run_id": _TEXT,
-        "workflow_name": _TEXT,
-        "created_at": _TEXT,
-        "nonce": _TEXT,
-        "input_digest": _TEXT_OR_NONE,
-        "parent_checkpoint_id": _TEXT_OR_NONE,
+        **_all(_TEXT, "run_id", "workflow_name", "created_at", "nonce"),
+        **_all(_TEXT_OR_NONE, "input_digest", "parent_checkpoint_id"),
         "head": _TEXT,
         "position": _NUMBER,
-        "settled": _FLAG,
-        "status": _STATUS,
-        "wake_at": _TEXT_OR_NONE,
+        **_AFTER_COMMIT,
         "events": _NUMBER,
     },
     "checkpoint": {
-        "checkpoint_id": _TEXT,
-        "run_id": _TEXT,
-        "workflow_name": _TEXT,
+        **_all(_TEXT, "checkpoint_id", "run_id", "workflow_name"),
         "position": _NUMBER,
         "previous_id": _TEXT_OR_NONE,
         "timestamp": _TEXT,
         "iteration_count": _NUMBER,
-        "settled": _FLAG,
-        "status": _STATUS,
-        "wake_at": _TEXT_OR_NONE,
+        **_AFTER_COMMIT,
         "header": _DATA,
         "toc": _TOC,
     },
@@ -197,7 +173,7 @@ def _read(members: Mapping[str, _Kind], line: Mapping[str, Any]) -> dict[str, An
     return values
 
 
-def lines_of(archive: Archive) -> Iterator[bytes]:
+def lines_of(archive: records.Archive) -> Iterator[bytes]:
     """Yield the lines of an export, each with its newline."""
     counts, hash_ = dict.fromkeys(_LINES, 0), hashlib.blake2b(digest_size=_DIGEST_SIZE)
     record = archive.record
@@ -220,7 +196,7 @@ def _line(document: dict[str, Any]) -> bytes:
     return text + b"\n"
 
 
-def _members(archive: Archive) -> Iterator[tuple[str, dict[str, Any]]]:
+def _members(archive: records.Archive) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the type and the members of each line."""
     record = archive.record
     run_id, head = record.run_id, record.head
@@ -244,11 +220,11 @@ def _members(archive: Archive) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "events", {**_written(_LINES["events"], batch), **moment, "checksum": batch.checksum()}
 
 
-def _checkpoint_members(checkpoint: ArchivedCheckpoint) -> dict[str, Any]:
+def _checkpoint_members(checkpoint: records.ArchivedCheckpoint) -> dict[str, Any]:
     manifest = checkpoint.manifest
     members: dict[str, Any] = {}
     for name, kind in _LINES["checkpoint"].items():
-        owner = checkpoint if name in ("settled", "status", "wake_at") else manifest
+        owner = checkpoint if name in _AFTER_COMMIT else manifest
         members[name] = kind.write(manifest.table() if name == "toc" else getattr(owner, name))
     if manifest.pieces:
         members["pieces"] = _packed(manifest.pieces)
@@ -257,15 +233,15 @@ def _checkpoint_members(checkpoint: ArchivedCheckpoint) -> dict[str, Any]:
 
 def _run_checksum(document: Mapping[str, Any]) -> str:
     members = {name: value for name, value in document.items() if name != "checksum"}
-    return digest(json.dumps(members, sort_keys=True, separators=(",", ":")).encode("ascii"))
+    return records.digest(json.dumps(members, sort_keys=True, separators=(",", ":")).encode("ascii"))
 
 
-def closing_note(export_id: str, halt: Halt | None) -> bytes:
+def closing_note(export_id: str, halt: records.Halt | None) -> bytes:
     """Return the note that a closed run keeps: the id of its export and its former halt."""
     return _line({"export": export_id, "halt": None if halt is None else _written(_HALT, halt)})
 
 
-def halt_before(note: bytes) -> Halt | None:
+def halt_before(note: bytes) -> records.Halt | None:
     """Read the halt that a run had before it was closed, from the note it keeps. Raises DamagedExportError."""
     fields = _parsed(note) if note else {}
     if fields is None:
@@ -280,13 +256,13 @@ def _read_facts(line: Mapping[str, Any]) -> dict[str, Any]:
     return _read(_FACTS, cast("dict[str, Any]", facts)) if facts else {}
 
 
-def _read_halt(line: Mapping[str, Any]) -> Halt | None:
+def _read_halt(line: Mapping[str, Any]) -> records.Halt | None:
     halt = line.get("halt")
     if halt is None:
         return None
     if not isinstance(halt, dict):
         raise DamagedExportError("its 'halt' is invalid")
-    return Halt(**_read(_HALT, cast("dict[str, Any]", halt)))
+    return records.Halt(**_read(_HALT, cast("dict[str, Any]", halt)))
 
 
 def _parsed(text: bytes) -> dict[str, Any] | None:
@@ -301,12 +277,12 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
 class _Gathered:
     """The parts of the export that were read so far."""
 
-    record: RunRecord | None = None
-    checkpoints: list[ArchivedCheckpoint] = field(default_factory=new_list)
-    blobs: dict[str, Blob] = field(default_factory=new_dict)
-    journal: list[JournalRecord] = field(default_factory=new_list)
-    inbox: list[Command] = field(default_factory=new_list)
-    events: list[EventBatch] = field(default_factory=new_list)
+    record: records.RunRecord | None = None
+    checkpoints: list[records.ArchivedCheckpoint] = field(default_factory=new_list)
+    blobs: dict[str, records.Blob] = field(default_factory=new_dict)
+    journal: list[records.JournalRecord] = field(default_factory=new_list)
+    inbox: list[records.Command] = field(default_factory=new_list)
+    events: list[records.EventBatch] = field(default_factory=new_list)
 
     def take(self, kind: str, line: dict[str, Any]) -> None:
         """Add a line. The first one must be about the run, and the others belong to it."""
@@ -322,35 +298,35 @@ class _Gathered:
     def _add(self, kind: str, line: dict[str, Any], values: dict[str, Any]) -> str:
         """Add what a line says, and return the checksum that it should have."""
         if kind == "run" or self.record is None:
-            self.record = RunRecord(**values, **_read_facts(line), owner=None, halt=_read_halt(line))
+            self.record = records.RunRecord(**values, **_read_facts(line), owner=None, halt=_read_halt(line))
             return _run_checksum(line)
         run_id = self.record.run_id
         match kind:
             case "checkpoint":
-                settled, status, wake_at = (values.pop(name) for name in ("settled", "status", "wake_at"))
+                after = {name: values.pop(name) for name in _AFTER_COMMIT}
                 pieces = _read({"pieces": _DATA}, line) if "pieces" in line else {}
-                manifest = Manifest(**{**values, "toc": {}}, **pieces).with_table(values["toc"])
-                self.checkpoints.append(ArchivedCheckpoint(manifest, settled, status, wake_at))
+                manifest = records.Manifest(**{**values, "toc": {}}, **pieces).with_table(values["toc"])
+                self.checkpoints.append(records.ArchivedCheckpoint(manifest, **after))
                 return manifest.checksum()
             case "journal":
-                self.journal.append(JournalRecord(**values))
+                self.journal.append(records.JournalRecord(**values))
                 return self.journal[-1].checksum(run_id=run_id, head=self.record.head)
             case "command":
-                self.inbox.append(Command(**values))
+                self.inbox.append(records.Command(**values))
                 return self.inbox[-1].checksum(run_id=run_id)
             case "events":
                 moment = _read({"moment": _SECONDS}, line) if "moment" in line else {}
-                self.events.append(EventBatch(run_id=run_id, **values, **moment))
+                self.events.append(records.EventBatch(run_id=run_id, **values, **moment))
                 return self.events[-1].checksum()
             case _:
-                blob = Blob(**values)
-                if digest(blob.data) != blob.hash:
+                blob = records.Blob(**values)
+                if records.digest(blob.data) != blob.hash:
                     raise DamagedExportError("its bytes do not match their hash")
                 self.blobs[blob.hash] = blob
                 return blob.hash
 
 
-def read_archive(lines: Iterable[bytes]) -> Archive:
+def read_archive(lines: Iterable[bytes]) -> records.Archive:
     """Read an export. Raises NoExportError, NewerExportError or DamagedExportError.
 
     `require_whole` verifies what is in it.
@@ -383,7 +359,7 @@ def read_archive(lines: Iterable[bytes]) -> Archive:
         raise DamagedExportError("the last line does not match the lines before")
     if gathered.record is None:
         raise DamagedExportError("there is no line about the run")
-    return Archive(
+    return records.Archive(
         gathered.record,
         tuple(gathered.checkpoints),
         tuple(gathered.blobs.values()),

@@ -15,8 +15,6 @@ import typing
 from enum import Flag
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import typing_extensions
-
 from perdure.checkpoint.answer_check import Schema, check_against
 from perdure.codec import MALFORMED, Codec, DamagedPartError, Encoded, Kept, document, loads, read_document
 from perdure.data_classes import value_class
@@ -261,8 +259,6 @@ def _make_adapter(type_expression: object) -> _Adapter | str:
         # A class that text can answer, such as Content, says so.
         if (from_text := getattr(type_expression, "__perdure_from_text__", None)) is not None:
             type_expression = typing.cast("Any", type_expression) | typing.Annotated[str, AfterValidator(from_text)]
-        if sys.version_info < (3, 12):
-            type_expression = _with_readable_typed_dicts(type_expression)
         wrapped: Any = types.GenericAlias(tuple, (type_expression,))
         adapter: TypeAdapter[tuple[Any]]
         adapter = TypeAdapter(wrapped, config=ConfigDict(extra="forbid", arbitrary_types_allowed=True))
@@ -271,39 +267,6 @@ def _make_adapter(type_expression: object) -> _Adapter | str:
         return _Adapter(adapter)
     except Exception as error:  # noqa: BLE001 - annotations of the program may fail in any way
         return str(error).partition("\n")[0]
-
-
-def _with_readable_typed_dicts(expression: Any, seen: frozenset[Any] = frozenset()) -> Any:
-    """Replace classes made with `typing.TypedDict`, which pydantic refuses before Python 3.12.
-
-    A copy made with `typing_extensions.TypedDict` takes their place in the expression. The fields of other classes
-    stay as they are: pydantic's error says what to import there.
-    """
-    if typing.is_typeddict(expression) and expression not in seen:
-        return _copy_typed_dict(expression, seen | {expression})
-    origin, arguments = typing.get_origin(expression), typing.get_args(expression)
-    replaced = tuple(_with_readable_typed_dicts(each, seen) for each in arguments)
-    if replaced == arguments or origin is typing.Literal:
-        return expression
-    if origin in (typing.Union, types.UnionType):
-        return typing.Union[replaced]  # noqa: UP007 - the arguments are a value
-    if origin is typing.Annotated:
-        return typing.Annotated[replaced]
-    return types.GenericAlias(origin, replaced)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-
-
-def _copy_typed_dict(cls: Any, seen: frozenset[Any]) -> Any:
-    hints = {
-        name: _with_readable_typed_dicts(hint, seen)
-        for name, hint in typing.get_type_hints(cls, include_extras=True).items()
-    }
-    optional = {name: hint for name, hint in hints.items() if name in cls.__optional_keys__}
-    made: Any = typing_extensions.TypedDict
-    base = made(cls.__name__, optional, total=False)
-    required = {name: hint for name, hint in hints.items() if name not in optional}
-    return types.new_class(
-        cls.__name__, (base,), {}, lambda body: body.update(__module__=cls.__module__, __annotations__=required)
-    )
 
 
 _cached_adapter = functools.lru_cache(maxsize=512)(_make_adapter)

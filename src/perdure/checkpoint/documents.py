@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import unquote
 
+from perdure import kernel
 from perdure.checkpoint.commands import schema_of, shown
 from perdure.codec import (
     INLINE_LENGTH_MAX,
@@ -26,20 +27,6 @@ from perdure.codec import (
     verified,
 )
 from perdure.data_classes import value_class
-from perdure.kernel import (
-    CHUNK_LENGTH,
-    Answered,
-    Cancelled,
-    Delayed,
-    Delivery,
-    Limits,
-    Output,
-    PendingEvent,
-    Request,
-    Snapshot,
-    Suspended,
-    Trail,
-)
 from perdure.typenames import describe, with_article
 from perdure.types import is_instance_of
 
@@ -123,7 +110,7 @@ class Layout:
                 if part is not None or member.kind not in _PLAIN or not (member.is_optional or member.is_nullable):
                     part = reader.read_part(member.kind, part, path)
                 parts[member.attribute] = part
-        if self.cls is Delivery and "woken_at" not in parts and not (parts["values"] and parts["sources"]):
+        if self.cls is kernel.Delivery and "woken_at" not in parts and not (parts["values"] and parts["sources"]):
             raise ValueError("a message has no value or no source")
         return self.cls(**parts)
 
@@ -149,7 +136,7 @@ def inline(value: object, length_max: int = INLINE_LENGTH_MAX) -> Encoded:
 
 
 REQUEST = Layout(
-    Request,
+    kernel.Request,
     "request {id!r}",
     (
         Member("id", "id"),
@@ -167,7 +154,7 @@ REQUEST = Layout(
 )
 
 DELIVERY = Layout(
-    Delivery,
+    kernel.Delivery,
     "message for executor {target!r}",
     (
         Member("target_id", "target"),
@@ -183,7 +170,7 @@ DELIVERY = Layout(
 )
 
 SUSPENDED = Layout(
-    Suspended,
+    kernel.Suspended,
     "a suspended activation",
     (
         Member("delivery", "delivery", "delivery"),
@@ -193,7 +180,7 @@ SUSPENDED = Layout(
 )
 
 DELAYED = Layout(
-    Delayed,
+    kernel.Delayed,
     "message of executor {source!r}",
     (
         Member("due", "due", "moment"),
@@ -207,7 +194,7 @@ DELAYED = Layout(
 )
 
 OUTPUT = Layout(
-    Output,
+    kernel.Output,
     "output of executor {executor!r}",
     (
         Member("executor_id", "executor"),
@@ -219,7 +206,7 @@ OUTPUT = Layout(
 )
 
 EVENT = Layout(
-    PendingEvent,
+    kernel.PendingEvent,
     "data of a {type!r} event",
     (
         Member("type", "type"),
@@ -237,7 +224,7 @@ EVENT = Layout(
 _OUTPUT_EVENT = replace(EVENT, length_max=OUTPUT_LENGTH_MAX)
 
 
-def request_tree(request: Request, codec: Codec) -> Tree:
+def request_tree(request: kernel.Request, codec: Codec) -> Tree:
     """Return the document of a request, with a schema for people and programs that answer without this program."""
     tree, schema = REQUEST.write(request, codec), schema_of(request.response_type)
     return tree if schema is None else {**tree, "schema": schema}
@@ -252,7 +239,7 @@ def read_request(text: bytes, blobs: Mapping[str, bytes], request_id: str) -> Tr
     return tree
 
 
-def event_tree(event: PendingEvent, codec: Codec) -> Tree:
+def event_tree(event: kernel.PendingEvent, codec: Codec) -> Tree:
     """Return the document of an event. A value that can't be encoded is left out, so that events never fail a run."""
     data, details = event.data, event.details
     if data is None and details is None and not event.path and event.request_id is None and event.lost is None:
@@ -344,11 +331,11 @@ class DocumentReader:
     def _values(self, tree: Tree, name: str, path: str) -> dict[str, Kept]:
         return {key: self.stored(entry, path.format(key)) for key, entry in tree.get(name, {}).items()}
 
-    def snapshot(self, tree: Tree, counts: tuple[int, int, int] | None = None) -> Snapshot:
+    def snapshot(self, tree: Tree, counts: tuple[int, int, int] | None = None) -> kernel.Snapshot:
         """Decode a snapshot from its tree of entries. A sub-workflow has its counts in it."""
         turn, iteration, since_input = counts or require_form(self._loaded(tree, "counts"), list[int])
         fan_in: Tree = self._loaded(tree, "fan_in") or {}
-        return Snapshot(
+        return kernel.Snapshot(
             turn=turn,
             iteration=iteration,
             since_input=since_input,
@@ -381,19 +368,21 @@ class DocumentReader:
             delayed=self._all(tree, "delayed", DELAYED),
             carried=self._values(tree, "carried", "record {!r}"),
             cancelled=_cancelled(*loads(self._text(tree["cancelled"]))) if "cancelled" in tree else None,
-            limits=_limits(*loads(self._text(tree["limits"]))) if "limits" in tree else Limits(),
+            limits=_limits(*loads(self._text(tree["limits"]))) if "limits" in tree else kernel.Limits(),
         )
 
-    def answered(self, tree: Tree) -> Trail[Answered]:
+    def answered(self, tree: Tree) -> kernel.Trail[kernel.Answered]:
         """Decode the records of answered requests."""
-        return self._trail(tree.get("answered", {}), lambda record: Answered(*require_form(record, list[str | None])))
+        return self._trail(
+            tree.get("answered", {}), lambda record: kernel.Answered(*require_form(record, list[str | None]))
+        )
 
-    def _trail(self, chunks: Mapping[str, Entry], read: Callable[[Any], Any]) -> Trail[Any]:
+    def _trail(self, chunks: Mapping[str, Entry], read: Callable[[Any], Any]) -> kernel.Trail[Any]:
         in_order = [chunks[index] for index in sorted(chunks, key=int)]
         loaded = [tuple(map(read, chunk)) for chunk in self._chunks(in_order)]
-        if loaded and len(loaded[-1]) < CHUNK_LENGTH:
-            return Trail(tuple(loaded[:-1]), loaded[-1])
-        return Trail(tuple(loaded), ())
+        if loaded and len(loaded[-1]) < kernel.CHUNK_LENGTH:
+            return kernel.Trail(tuple(loaded[:-1]), loaded[-1])
+        return kernel.Trail(tuple(loaded), ())
 
     def _chunks(self, entries: Iterable[Entry]) -> Iterator[list[Any]]:
         for entry in entries:
@@ -404,13 +393,13 @@ class DocumentReader:
                     yield require_form(chunk, list)
 
 
-def _cancelled(at: object, by: object = None, reason: object = None) -> Cancelled:
-    return Cancelled(require_moment(at), require_form(by, str | None), require_form(reason, str | None))
+def _cancelled(at: object, by: object = None, reason: object = None) -> kernel.Cancelled:
+    return kernel.Cancelled(require_moment(at), require_form(by, str | None), require_form(reason, str | None))
 
 
-def _limits(deadline: object = None, *amounts: object) -> Limits:
+def _limits(deadline: object = None, *amounts: object) -> kernel.Limits:
     moment = None if deadline is None else require_moment(deadline)
-    return Limits(moment, *(require_form(each, dict[str, int | float]) for each in amounts))
+    return kernel.Limits(moment, *(require_form(each, dict[str, int | float]) for each in amounts))
 
 
 def tree_of(entries: Mapping[str, Entry]) -> Tree:

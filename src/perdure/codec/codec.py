@@ -17,16 +17,7 @@ from perdure.codec.builtin_types import BUILTIN_KINDS, BUILTIN_TAGS, RAW_LENGTH_
 from perdure.codec.encoded import Encoded, dumps
 from perdure.codec.errors import Fault, Refusal, explained, refused
 from perdure.codec.log import LOG_KINDS, LOG_TAGS
-from perdure.codec.objects import (
-    NO_PICKLE_TAG,
-    OBJECT_TAGS,
-    PICKLE_TAG,
-    TYPE_KINDS,
-    TYPE_TAGS,
-    object_kind,
-    write_class,
-    write_pickle,
-)
+from perdure.codec.objects import OBJECT_TAGS, PICKLE_TAGS, TYPE_KINDS, object_kind, write_class, write_pickle
 from perdure.codec.reader import Node, Origin, Read, Reader, Source, Tag
 from perdure.codec.trust import Trust
 from perdure.codec.writer import ATOMS, LEAF_LENGTH_MIN, Leaf, Memo, ValueWriter, Write, text_leaf, to_bytes, too_deep
@@ -78,7 +69,7 @@ DEFAULT_SIZE_LIMITS = SizeLimits()
 NO_SIZE_LIMITS = SizeLimits(soft=None, hard=None)
 
 _KINDS: Mapping[type, Write] = {**BUILTIN_KINDS, **TYPE_KINDS, **LOG_KINDS}
-_TAGS: Mapping[str, Tag] = {**BUILTIN_TAGS, **TYPE_TAGS, **LOG_TAGS, **OBJECT_TAGS}
+_TAGS: Mapping[str, Tag] = {**BUILTIN_TAGS, **LOG_TAGS, **OBJECT_TAGS}
 
 _PYDANTIC_OFFSET = ("pydantic_core._pydantic_core", "TzInfo")
 
@@ -100,7 +91,7 @@ class Codec:
         self.token: object = (trust, allow_pickle)
         """Identifies the trust and the pickle setting. `covers` compares it."""
         self.kinds: dict[type, Write] = dict(_KINDS)
-        self.tags: Mapping[str, Tag] = {**_TAGS, "pickle": PICKLE_TAG if allow_pickle else NO_PICKLE_TAG}
+        self.tags: Mapping[str, Tag] = {**_TAGS, "pickle": PICKLE_TAGS[allow_pickle]}
         self._allow_pickle = allow_pickle
 
     def trusting(self, types: Iterable[object]) -> Codec:

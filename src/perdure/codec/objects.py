@@ -397,15 +397,6 @@ def _read_object(reader: Reader, node: Node) -> Any:
     return kind.read(node)
 
 
-_RECORD_KEYS = ("type", "fields", "unset", "attributes", "set", "extra", "private")
-
-OBJECT_TAGS: Mapping[str, Tag] = {
-    EnumKind.tag: Tag.of(_read_object, "type", "name", "value"),
-    CustomKind.tag: Tag.of(_read_object, "type", "value"),
-    **{kind.tag: Tag.of(_read_object, *_RECORD_KEYS) for kind in (NamedTupleKind, ModelKind, DataclassKind)},
-}
-
-
 def write_pickle(writer: ValueWriter, value: object) -> str:
     """Write a value that only pickle can store."""
     writer.immutable = False
@@ -435,9 +426,8 @@ def _refuse_pickle(_: Reader, node: Node) -> Any:
     raise Untrusted(f"pickle of {require(node['type'], str, 'type')}")
 
 
-PICKLE_TAG = Tag.of(_read_pickle, "type", "base64", "part")
-NO_PICKLE_TAG = Tag.of(_refuse_pickle, "type", "base64", "part")
-"""Refuses pickles, for programs that do not allow them."""
+PICKLE_TAGS = [Tag.of(read, "type", "base64", "part") for read in (_refuse_pickle, _read_pickle)]
+"""The readers of pickles: for programs that do not allow them, and for those that do."""
 
 
 # The aliases of `typing` don't equal what they stand for (`List[int] != list[int]`), so they have their own names.
@@ -552,10 +542,19 @@ TYPE_KINDS: Mapping[type, Write] = {
     type_of(typing.Callable[[], None]): _refuse_form,
 }
 
-TYPE_TAGS: Mapping[str, Tag] = {
+_TYPE_TAGS: Mapping[str, Tag] = {
     "type": Tag.of(_read_type, "name", "args"),
     "union": Tag.of(_read_union(_joined), "args"),
     "Union": Tag.of(_read_union(lambda given: Union[given]), "args"),  # noqa: UP007  the arguments are a value
     "Literal": Tag.of(lambda _, node: Literal[_read_arguments(node)], "args"),
     "Annotated": Tag.of(lambda _, node: Annotated[_read_arguments(node)], "args"),
+}
+
+_RECORD_KEYS = ("type", "fields", "unset", "attributes", "set", "extra", "private")
+
+OBJECT_TAGS: Mapping[str, Tag] = {
+    EnumKind.tag: Tag.of(_read_object, "type", "name", "value"),
+    CustomKind.tag: Tag.of(_read_object, "type", "value"),
+    **_TYPE_TAGS,
+    **{kind.tag: Tag.of(_read_object, *_RECORD_KEYS) for kind in (NamedTupleKind, ModelKind, DataclassKind)},
 }

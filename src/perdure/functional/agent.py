@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
 from typing_extensions import Unpack
 
-from perdure.agents import (
-    AgentResponse,
-    AgentResponseUpdate,
-    AgentSession,
-    BaseAgent,
-    Content,
-    ContextProvider,
-    Message,
-    normalize_messages,
-)
+from perdure.agents import AgentResponse, AgentResponseUpdate, BaseAgent, Content, Message, normalize_messages
 from perdure.events import WorkflowEvent
 from perdure.functional.workflow import FunctionalWorkflow, FunctionRunOptions, names_a_run
 from perdure.graph import activation_at_work
@@ -27,6 +18,7 @@ from perdure.workflows import REQUEST_INFO_FUNCTION_NAME, ResponseBuilder, Workf
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 
+    from perdure.agents import AgentSession, ContextProvider
 
 logger = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, overload
 
 from typing_extensions import Unpack
 
+from perdure import graph
 from perdure.annotations import Namespace, namespace_here
 from perdure.checkpoint import CompatibilityReport
 from perdure.engine import ABSENT, ActivationRecorder, Call, is_read_elsewhere
@@ -20,21 +21,6 @@ from perdure.events import WorkflowEvent, WorkflowEventSource, WorkflowRunState
 from perdure.functional.context import Parameters, RunContext, current_context, hints_of
 from perdure.functional.state import FUNCTION, MemoryStore
 from perdure.functional.step import StepWrapper, begin_foreign_step
-from perdure.graph import (
-    Dispatch,
-    Executor,
-    HandlerTypes,
-    Route,
-    StepCall,
-    WorkflowContext,
-    WorkflowMessage,
-    activation_at_work,
-    in_function,
-    intercept_steps,
-    rewire,
-    split_types,
-    use_value,
-)
 from perdure.streams import ResponseStream
 from perdure.types import contains_typevar, is_instance_of
 from perdure.workflows import Workflow, WorkflowBuilder, WorkflowRunOptions, WorkflowRunResult
@@ -48,7 +34,7 @@ if TYPE_CHECKING:
     from perdure.storage import CheckpointStorage
 
 
-class FunctionNode(Executor):
+class FunctionNode(graph.Executor):
     """Run the function of a workflow. The node holds no state: all that a run has is in its records."""
 
     def __init__(self, func: Callable[..., Any], id: str, namespace: Namespace) -> None:  # noqa: A002 - the executor's
@@ -70,11 +56,11 @@ class FunctionNode(Executor):
         self.message_name = next(iter(parameters.plain), None)
         self.takes: object = hints.get(self.message_name, Any) if self.message_name is not None else None
         self.gives = {"return": hints["return"]} if "return" in hints else {}
-        yields = split_types(hints.get("return"))
+        yields = graph.split_types(hints.get("return"))
         declared = [self.takes] if self.message_name is not None and not contains_typevar(self.takes) else []
         # The annotation says which type is trusted and preferred. A Python function takes any other value as well.
-        routes = tuple(Route("process", HandlerTypes((each,), (), yields)) for each in (*declared, Any))
-        rewire(self, Dispatch(routes[:1] if declared == [Any] else routes, ()), is_function=True)
+        routes = tuple(graph.Route("process", graph.HandlerTypes((each,), (), yields)) for each in (*declared, Any))
+        graph.rewire(self, graph.Dispatch(routes[:1] if declared == [Any] else routes, ()), is_function=True)
 
     @property
     def is_request_response_capable(self) -> bool:
@@ -86,7 +72,7 @@ class FunctionNode(Executor):
         """Return the modules of the steps that the function names: their types are trusted, too."""
         return tuple(dict.fromkeys(step.__module__ for step in _steps_named_in(self.func)))
 
-    async def process(self, message: Any, ctx: WorkflowContext[Any, Any]) -> None:
+    async def process(self, message: Any, ctx: graph.WorkflowContext[Any, Any]) -> None:
         """Call the function. Its result is the output."""
         result = await self.call(message, RunContext(self.id, _context=ctx))
         if result is not None:
@@ -97,7 +83,11 @@ class FunctionNode(Executor):
         keywords: dict[str, Any] = dict(context.kwargs) if self.parameters.takes_any_keyword else {}
         given = (message,) if self.message_name is not None else ()
         positional, keywords = self.parameters.with_context(given, keywords, context)
-        with use_value(current_context, context), intercept_steps(begin_foreign_step), in_function(context.activation):
+        with (
+            graph.use_value(current_context, context),
+            graph.intercept_steps(begin_foreign_step),
+            graph.in_function(context.activation),
+        ):
             return await self.func(*positional, **keywords)
 
     def call_inside(
@@ -110,13 +100,13 @@ class FunctionNode(Executor):
         """
 
         async def work(given: Any) -> Any:
-            ctx: WorkflowContext[Any, Any] = WorkflowContext(activation)
+            ctx: graph.WorkflowContext[Any, Any] = graph.WorkflowContext(activation)
             context = RunContext(self.id, run_kwargs=kwargs, _context=ctx, _store=MemoryStore())
             return await self.call(given, context)
 
         work.__annotations__ = self.gives
         name = f"{FUNCTION}{self.id}"
-        return activation.step(StepCall(name, work, (message,), is_stable=True, is_function=True))
+        return activation.step(graph.StepCall(name, work, (message,), is_stable=True, is_function=True))
 
 
 def _steps_named_in(func: Callable[..., Any]) -> Iterator[StepWrapper[Any]]:
@@ -163,6 +153,8 @@ class FunctionalWorkflow(Workflow):
     steps are recorded there, and its questions are requests of that run.
     """
 
+    _none_is_message = True
+
     def __init__(
         self,
         func: Callable[..., Awaitable[Any]],
@@ -189,8 +181,8 @@ class FunctionalWorkflow(Workflow):
             "clock": clock,
         }
         self._namespace = namespace.needed_by(func)
-        graph = WorkflowBuilder(start_executor=self.node, **self._options).build().graph
-        super().__init__(graph, checkpoint_storage=checkpoint_storage, clock=clock)
+        built = WorkflowBuilder(start_executor=self.node, **self._options).build()
+        super().__init__(built.graph, checkpoint_storage=checkpoint_storage, clock=clock)
         self.__doc__ = func.__doc__
 
     def copy(self) -> FunctionalWorkflow:
@@ -271,17 +263,12 @@ class FunctionalWorkflow(Workflow):
             self._leave_run(options)
         return super()._call(message, **options)
 
-    def _takes_none(self, *, is_alone: bool) -> bool:
-        """Return True: `_call` has resolved the message."""
-        del is_alone
-        return True
-
     def _resolved(self, message: Any, options: Mapping[str, Any]) -> Any:
         """Return the message of a call; None if the function needs none; ABSENT if the call only continues a run.
 
         With a `run_id`, None starts a run that does not exist yet, and continues one that does.
         """
-        if isinstance(message, WorkflowMessage):
+        if isinstance(message, graph.WorkflowMessage):
             message = message.data
         self._require_taken(message)
         if message is not None and message is not ABSENT:
@@ -371,7 +358,7 @@ def _durable_activation() -> ActivationRecorder | None:
 
     A thread has none: a plain function that runs a loop of its own is part of the step that called it.
     """
-    found = activation_at_work()
+    found = graph.activation_at_work()
     if found is None or not found.context.is_checkpointed:
         return None
     try:

@@ -75,9 +75,16 @@ class Migration:
     shared_state: Upgrade | None = None
 
 
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "state_conflicts": ("warn", "strict"),
+    "undelivered": ("event", "error"),
+    "on_checkpoint_error": ("stop", "warn"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The builder's settings for execution."""
+    """The builder's settings for execution. Raises ValueError or TypeError for one that can't work."""
 
     max_iterations: int = DEFAULT_MAX_ITERATIONS
     max_concurrency: int | None = None
@@ -88,6 +95,20 @@ class Rules:
     version: int = 1
     migrations: tuple[Migration, ...] = ()
     record_payloads: bool = False
+
+    def __post_init__(self) -> None:
+        for name, number in (("max_iterations", self.max_iterations), ("max_concurrency", self.max_concurrency)):
+            if number is not None and number < 1:
+                raise ValueError(f"{name} must be 1 or more, not {number}")
+        for name, words in _CHOICES.items():
+            if getattr(self, name) not in words:
+                raise ValueError(f"{name} must be {' or '.join(map(repr, words))}, not {getattr(self, name)!r}")
+        for key, reducer in self.reducers.items():
+            if not callable(reducer):
+                raise TypeError(f"the reducer of {key!r} must be a function of two values, not {reducer!r}")
+        for migration in self.migrations:
+            if migration.to > self.version:
+                raise ValueError(f"version {self.version} is older than the migration to {migration.to}")
 
 
 @dataclass(frozen=True)

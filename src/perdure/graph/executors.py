@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from perdure.annotations import Namespace, annotations_of, evaluate, namespace_here
 from perdure.graph.activation import ABSENT, no_exit
-from perdure.graph.handlers import (
-    HandlerTypes,
-    context_types,
-    declaration_of,
-    handler_types,
-    label_of,
-    parameter_names,
-    split_types,
-)
+from perdure.graph.handlers import context_types, declaration_of, handler_types, label_of, parameter_names, split_types
 from perdure.graph.policy import Policy, Retry, policy_of
 from perdure.typenames import describe, require_unicode
 from perdure.types import Ranking, is_instance_of, is_type_compatible, most_specific, ranking_of
@@ -33,6 +25,7 @@ if TYPE_CHECKING:
     from perdure.graph.context import WorkflowContext
     from perdure.graph.definition import Graph
     from perdure.graph.edges import WorkflowMessage
+    from perdure.graph.handlers import HandlerTypes
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +396,12 @@ async def _in_thread(func: Callable[..., Any], *arguments: Any) -> Any:
 
     If it succeeds, its work counts: it must not be repeated because of a late cancellation.
     """
-    call = asyncio.ensure_future(asyncio.to_thread(_called, func, *arguments))
+
+    def called() -> Any:
+        with no_exit():
+            return func(*arguments)
+
+    call = asyncio.ensure_future(asyncio.to_thread(called))
     interruption: asyncio.CancelledError | None = None
     while not call.done():
         try:
@@ -414,11 +412,6 @@ async def _in_thread(func: Callable[..., Any], *arguments: Any) -> Any:
     if error is not None or call.cancelled():
         raise interruption or error or asyncio.CancelledError
     return call.result()
-
-
-def _called(func: Callable[..., Any], *arguments: Any) -> Any:
-    with no_exit():
-        return func(*arguments)
 
 
 def _function_types(func: Callable[..., Any], namespace: Namespace, given: dict[str, Any]) -> HandlerTypes:

@@ -10,21 +10,12 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from perdure.data_classes import evolve, new_dict, value_class
-from perdure.kernel.snapshot import (
-    Delayed,
-    Delivery,
-    Limits,
-    Moment,
-    Output,
-    Request,
-    Snapshot,
-    StateKey,
-    Suspended,
-    Value,
-)
+from perdure.kernel.snapshot import Delayed, Delivery, Limits, Output, Request, Snapshot, Suspended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from perdure.kernel.snapshot import Moment, StateKey, Value
 
 
 @value_class
@@ -294,13 +285,12 @@ def _carried(snapshot: Snapshot, effects: Sequence[Effects]) -> Mapping[str, Val
     """Return the records of suspended activations, without those of activations that have ended now."""
     fresh = {key: value for effect in effects if effect.suspension for key, value in effect.suspension.carried.items()}
     ids = {activation_id_of(snapshot, effect.activation) for effect in effects}
-    kept = {key: value for key, value in snapshot.carried.items() if ids.isdisjoint(_possible_owners(key))}
-    return {**kept, **fresh}
 
+    def has_ended(key: str) -> bool:
+        # The owner of a record is its key, or a prefix of it before a slash.
+        return not ids.isdisjoint(accumulate(key.split("/"), "{}/{}".format))
 
-def _possible_owners(key: str) -> Iterable[str]:
-    """Return the activation ids that a record key can belong to: the key itself, and each prefix before a slash."""
-    return accumulate(key.split("/"), "{}/{}".format)
+    return {**{key: value for key, value in snapshot.carried.items() if not has_ended(key)}, **fresh}
 
 
 def _add_spending(snapshot: Snapshot, effects: Sequence[Effects]) -> Limits:

@@ -8,32 +8,9 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from perdure import graph
 from perdure.agents import AgentExecutor, SupportsAgentRun
 from perdure.errors import ValidationTypeEnum, WorkflowValidationError
-from perdure.graph import (
-    DEFAULT_MAX_ITERATIONS,
-    Case,
-    Default,
-    EdgeCondition,
-    EdgeGroup,
-    Executor,
-    FanInEdgeGroup,
-    FanOutEdgeGroup,
-    Graph,
-    InternalEdgeGroup,
-    Migration,
-    OutputDesignation,
-    Reducer,
-    Rules,
-    SelectionFunc,
-    Shared,
-    SingleEdgeGroup,
-    SwitchCaseEdgeGroup,
-    SwitchCaseEdgeGroupCase,
-    SwitchCaseEdgeGroupDefault,
-    validate_workflow_graph,
-    wiring,
-)
 from perdure.typenames import require_unicode
 from perdure.workflows.workflow import Workflow
 
@@ -47,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 _PAIR = 2
 
-Node: TypeAlias = "Executor | SupportsAgentRun"
+Node: TypeAlias = "graph.Executor | SupportsAgentRun"
 """An executor or an agent."""
 
 
@@ -72,7 +49,7 @@ class WorkflowBuilder:
 
     def __init__(
         self,
-        max_iterations: int = DEFAULT_MAX_ITERATIONS,
+        max_iterations: int = graph.DEFAULT_MAX_ITERATIONS,
         name: str | None = None,
         description: str | None = None,
         *,
@@ -82,12 +59,12 @@ class WorkflowBuilder:
         intermediate_output_from: Sequence[Node] | Literal["all", "all_other"] | _Unset | None = _UNSET,
         output_executors: Sequence[Node] | _Unset | None = _UNSET,
         max_concurrency: int | None = None,
-        reducers: Mapping[str, Reducer] | None = None,
+        reducers: Mapping[str, graph.Reducer] | None = None,
         state_conflicts: Literal["warn", "strict"] = "warn",
         undelivered: Literal["event", "error"] = "event",
         on_checkpoint_error: Literal["stop", "warn"] = "stop",
         version: int | None = None,
-        migrations: Sequence[Migration] = (),
+        migrations: Sequence[graph.Migration] = (),
         record_payloads: bool = False,
         clock: Clock | None = None,
     ) -> None:
@@ -104,7 +81,7 @@ class WorkflowBuilder:
         self._description = description
         self._storage = checkpoint_storage
         self._clock = clock
-        self._rules = Rules(
+        self._rules = graph.Rules(
             max_iterations=max_iterations,
             max_concurrency=max_concurrency,
             reducers=dict(reducers or {}),
@@ -115,31 +92,29 @@ class WorkflowBuilder:
             migrations=tuple(sorted(migrations, key=lambda migration: migration.to)),
             record_payloads=record_payloads,
         )
-        _check_rules(self._rules)
-        self._executors: dict[str, Executor] = {}
+        self._executors: dict[str, graph.Executor] = {}
         self._agents: dict[int, AgentExecutor] = {}
         """Executors by the identity of their agent."""
-        self._groups: list[EdgeGroup] = []
+        self._groups: list[graph.EdgeGroup] = []
         self._start_id: str | None = None
         if start_executor is not None:
             self.set_start_executor(start_executor)
 
-    def _nodes(self, *candidates: object) -> list[Executor]:
+    def _nodes(self, *candidates: object) -> list[graph.Executor]:
         """Return executors for this graph, with agents converted. A refused call adds nothing."""
         known = dict(self._executors)
-        nodes = [each if isinstance(each, Executor) else self._node_of(each) for each in candidates]
+        nodes = [each if isinstance(each, graph.Executor) else self._node_of(each) for each in candidates]
         for executor in _with_fallbacks(nodes):
-            if known.setdefault(executor.id, executor) is not executor:
-                raise self._duplicate(executor.id)
+            name = executor.id
+            if known.setdefault(name, executor) is executor:
+                continue
+            if sum(node.id == name for node in self._agents.values()) > 1:
+                raise ValueError(
+                    f"two agents are called {name!r}; rename one of them, or give it another id with "
+                    "AgentExecutor(agent, id=...)"
+                )
+            raise ValueError(f"duplicate executor id {name!r}: each executor of a graph needs its own id")
         return nodes
-
-    def _duplicate(self, name: str) -> ValueError:
-        if sum(node.id == name for node in self._agents.values()) > 1:
-            return ValueError(
-                f"two agents are called {name!r}; rename one of them, or give it another id with "
-                "AgentExecutor(agent, id=...)"
-            )
-        return ValueError(f"duplicate executor id {name!r}: each executor of a graph needs its own id")
 
     def _node_of(self, agent: object) -> AgentExecutor:
         """Return the executor of an agent. One agent is one node, wherever it is named."""
@@ -149,12 +124,12 @@ class WorkflowBuilder:
             self._agents[id(agent)] = AgentExecutor(agent)
         return self._agents[id(agent)]
 
-    def _add(self, executors: Sequence[Executor], *groups: EdgeGroup) -> WorkflowBuilder:
+    def _add(self, executors: Sequence[graph.Executor], *groups: graph.EdgeGroup) -> WorkflowBuilder:
         """Add executors, each with an internal edge when it is new, and groups."""
         for node in _with_fallbacks(executors):
             if node.id not in self._executors:
                 self._executors[node.id] = node
-                self._groups.append(InternalEdgeGroup(node.id))
+                self._groups.append(graph.InternalEdgeGroup(node.id))
         self._groups.extend(groups)
         return self
 
@@ -171,53 +146,49 @@ class WorkflowBuilder:
 
     def set_max_iterations(self, max_iterations: int) -> WorkflowBuilder:
         """Limit the supersteps since the last input. Equal to `max_iterations=`."""
-        rules = replace(self._rules, max_iterations=max_iterations)
-        _check_rules(rules)
-        self._rules = rules
+        self._rules = replace(self._rules, max_iterations=max_iterations)
         return self
 
-    def add_edge(self, source: Node, target: Node, condition: EdgeCondition | None = None) -> WorkflowBuilder:
+    def add_edge(self, source: Node, target: Node, condition: graph.EdgeCondition | None = None) -> WorkflowBuilder:
         """Join two executors, optionally only for messages that satisfy a condition."""
         first, last = nodes = self._nodes(source, target)
-        return self._add(nodes, SingleEdgeGroup(first.id, last.id, condition))
+        return self._add(nodes, graph.SingleEdgeGroup(first.id, last.id, condition))
 
     def add_fan_out_edges(self, source: Node, targets: Sequence[Node]) -> WorkflowBuilder:
         """Send every message of a source to all targets that can handle it."""
-        _require_two("add_fan_out_edges", "targets", targets)
         first, *others = nodes = self._nodes(source, *targets)
-        return self._add(nodes, FanOutEdgeGroup(first.id, _ids(others)))
+        return self._add(nodes, graph.FanOutEdgeGroup(first.id, _ids(others)))
 
     def add_multi_selection_edge_group(
-        self, source: Node, targets: Sequence[Node], selection_func: SelectionFunc
+        self, source: Node, targets: Sequence[Node], selection_func: graph.SelectionFunc
     ) -> WorkflowBuilder:
         """Send each message to the targets that `selection_func(message, target_ids)` returns."""
-        _require_two("add_multi_selection_edge_group", "targets", targets)
         first, *others = nodes = self._nodes(source, *targets)
-        return self._add(nodes, FanOutEdgeGroup(first.id, _ids(others), selection_func))
+        return self._add(nodes, graph.FanOutEdgeGroup(first.id, _ids(others), selection_func))
 
-    def add_switch_case_edge_group(self, source: Node, cases: Sequence[Case | Default]) -> WorkflowBuilder:
+    def add_switch_case_edge_group(self, source: Node, cases: Sequence[graph.Case | graph.Default]) -> WorkflowBuilder:
         """Send each message to the target of the first case that matches, else to the default."""
         first, *others = nodes = self._nodes(source, *[case.target for case in cases])
         entries = [
-            SwitchCaseEdgeGroupDefault(target.id)
-            if isinstance(case, Default)
-            else SwitchCaseEdgeGroupCase(case.condition, target.id)
+            graph.SwitchCaseEdgeGroupDefault(target.id)
+            if isinstance(case, graph.Default)
+            else graph.SwitchCaseEdgeGroupCase(case.condition, target.id)
             for case, target in zip(cases, others, strict=True)
         ]
-        group = SwitchCaseEdgeGroup(first.id, entries)
-        if any(isinstance(case, Default) for case in cases[:-1]):
+        group = graph.SwitchCaseEdgeGroup(first.id, entries)
+        if any(isinstance(case, graph.Default) for case in cases[:-1]):
             logger.warning("the default of the switch from %r is not its last entry", first.id)
         return self._add(nodes, group)
 
     def add_fan_in_edges(self, sources: Sequence[Node], target: Node) -> WorkflowBuilder:
         """Send the target one list when every source has sent."""
-        _require_two("add_fan_in_edges", "sources", sources)
         *others, last = nodes = self._nodes(*sources, target)
-        return self._add(nodes, FanInEdgeGroup(_ids(others), last.id))
+        return self._add(nodes, graph.FanInEdgeGroup(_ids(others), last.id))
 
     def add_chain(self, executors: Sequence[Node]) -> WorkflowBuilder:
         """Join executors one after the other."""
-        _require_two("add_chain", "executors", executors)
+        if len(executors) < _PAIR:
+            raise ValueError(f"a chain needs at least two executors, not {len(executors)}")
         for source, target in pairwise(self._nodes(*executors)):
             self.add_edge(source, target)
         return self
@@ -227,16 +198,16 @@ class WorkflowBuilder:
         if self._start_id is None:
             raise TypeError("a workflow needs a start executor: WorkflowBuilder(start_executor=...)")
         is_explicit = self._outputs is not None or self._intermediates is not None
-        designation = self._designation() if is_explicit else OutputDesignation()
+        designation = self._designation() if is_explicit else graph.OutputDesignation()
         if is_explicit and not designation.outputs and not designation.intermediates:
             raise WorkflowValidationError(
                 "output_from and intermediate_output_from are both empty: the workflow would emit no output",
                 ValidationTypeEnum.OUTPUT_VALIDATION,
             )
-        validate_workflow_graph(
+        graph.validate_workflow_graph(
             self._groups, self._executors, self._start_id, designation.outputs, designation.intermediates
         )
-        graph = Graph(
+        definition = graph.Graph(
             name=require_unicode("workflow name", self._name or ""),
             start_id=self._start_id,
             executors=dict(self._executors),
@@ -245,13 +216,11 @@ class WorkflowBuilder:
             rules=self._rules,
             description=self._description,
         )
-        if not graph.name:
-            object.__setattr__(graph, "name", f"workflow-{graph.signature_hash[:12]}")
-        if graph.children:
-            _warn_of_shared_sessions(graph)
-        return Workflow(graph, checkpoint_storage=self._storage, clock=self._clock)
+        if not definition.name:
+            object.__setattr__(definition, "name", f"workflow-{definition.signature_hash[:12]}")
+        return Workflow(definition, checkpoint_storage=self._storage, clock=self._clock)
 
-    def _designation(self) -> OutputDesignation:
+    def _designation(self) -> graph.OutputDesignation:
         yielding = tuple(key for key, executor in self._executors.items() if executor.workflow_output_types)
         outputs = yielding if self._outputs == "all" else self._designated_ids(self._outputs)
         match self._intermediates:
@@ -261,23 +230,23 @@ class WorkflowBuilder:
                 intermediates = tuple(key for key in yielding if key not in outputs)
             case _:
                 intermediates = self._designated_ids(self._intermediates)
-        return OutputDesignation(outputs, intermediates)
+        return graph.OutputDesignation(outputs, intermediates)
 
     def _designated_ids(self, designated: Any) -> tuple[str, ...]:
-        nodes = (each if isinstance(each, Executor) else self._node_of(each) for each in designated or ())
+        nodes = (each if isinstance(each, graph.Executor) else self._node_of(each) for each in designated or ())
         return tuple(node.id for node in nodes)
 
 
-def _with_fallbacks(executors: Sequence[Executor]) -> Iterator[Executor]:
+def _with_fallbacks(executors: Sequence[graph.Executor]) -> Iterator[graph.Executor]:
     """Yield each executor, its `on_error` executor, that one's own, and so on."""
     for executor in executors:
-        node: Executor | None = executor
+        node: graph.Executor | None = executor
         while node is not None:
             yield node
-            node = wiring(node).fallback
+            node = graph.wiring(node).fallback
 
 
-def _ids(executors: Sequence[Executor]) -> list[str]:
+def _ids(executors: Sequence[graph.Executor]) -> list[str]:
     return [executor.id for executor in executors]
 
 
@@ -289,57 +258,3 @@ def _given_designation(name: str, given: Any, words: tuple[str, ...]) -> Any:
     if given not in words:
         raise ValueError(f"{name} must be a list of executors or {' or '.join(map(repr, words))}, not {given!r}")
     return given
-
-
-_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
-    "state_conflicts": ("warn", "strict"),
-    "undelivered": ("event", "error"),
-    "on_checkpoint_error": ("stop", "warn"),
-}
-
-
-def _check_rules(rules: Rules) -> None:
-    """Raise ValueError or TypeError for an option that can't work."""
-    for name, number in (("max_iterations", rules.max_iterations), ("max_concurrency", rules.max_concurrency)):
-        if number is not None and number < 1:
-            raise ValueError(f"{name} must be 1 or more, not {number}")
-    for name, words in _CHOICES.items():
-        if getattr(rules, name) not in words:
-            raise ValueError(f"{name} must be {' or '.join(map(repr, words))}, not {getattr(rules, name)!r}")
-    for key, reducer in rules.reducers.items():
-        if not callable(reducer):
-            raise TypeError(f"the reducer of {key!r} must be a function of two values, not {reducer!r}")
-    for migration in rules.migrations:
-        if migration.to > rules.version:
-            raise ValueError(f"version {rules.version} is older than the migration to {migration.to}")
-
-
-def _require_two(method: str, what: str, given: Sequence[Any]) -> None:
-    if len(given) < _PAIR:
-        raise ValueError(f"{method} needs at least two {what}, not {len(given)}")
-
-
-def _warn_of_shared_sessions(graph: Graph) -> None:
-    """Warn of a session that is used in a graph and in a sub-workflow of it.
-
-    A sub-workflow has its own state, so each of the two graphs continues its own copy of the session.
-    """
-    here = {id(shared.what): executor_id for executor_id, shared in _shared_objects(graph)}
-    for child_id, child in graph.children.items():
-        for executor_id, shared in _shared_objects(child, recursive=True):
-            if id(shared.what) in here:
-                logger.warning(
-                    "executor %r and executor %r inside sub-workflow %r were given one session, and each continues its "
-                    "own copy: a sub-workflow has its own state",
-                    here[id(shared.what)],
-                    executor_id,
-                    child_id,
-                )
-
-
-def _shared_objects(graph: Graph, *, recursive: bool = False) -> Iterator[tuple[str, Shared]]:
-    for executor_id, executor in graph.executors.items():
-        if (shared := executor.shares()) is not None:
-            yield executor_id, shared
-    for child in graph.children.values() if recursive else ():
-        yield from _shared_objects(child, recursive=True)

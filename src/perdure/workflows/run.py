@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from asyncio import CancelledError
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -125,14 +126,8 @@ def apply_edit(snapshot: Snapshot, edit: Edit, graph: Graph, values: Values) -> 
 
 def _delivery(executor_id: str, ordinal: int, message: Any, graph: Graph, values: Values) -> Delivery:
     require_handler(graph.executors, executor_id, message)
-    value = values.fix(message, f"message for executor {executor_id!r}")
-    return Delivery(
-        executor_id,
-        (INTERNAL_SOURCE_ID(executor_id),),
-        (value,),
-        send=f"edit:{executor_id}/{ordinal}",
-        asked_for=executor_id,
-    )
+    value, source_id = values.fix(message, f"message for executor {executor_id!r}"), INTERNAL_SOURCE_ID(executor_id)
+    return Delivery(executor_id, (source_id,), (value,), send=f"edit:{executor_id}/{ordinal}", asked_for=executor_id)
 
 
 def require_handler(executors: Mapping[str, Executor], executor_id: str, message: Any) -> None:
@@ -222,11 +217,8 @@ class Run:
         return {key: request_event(value, loaded_run.values) for key, value in loaded_run.snapshot.requests.items()}
 
     def __await__(self) -> Generator[Any, None, Run]:
-        return self._begin().__await__()
-
-    async def _begin(self) -> Run:
         if self._stream is None and self._calls:
-            await self._read_until_durable()
+            yield from self._read_until_durable().__await__()
         return self
 
     def events(self, from_seq: int | None = None) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
@@ -391,19 +383,14 @@ class Run:
         self._calls.clear()
         await self._close(None)
         if queue is not None:
-            await self._commit_cancel()
+            # If another process drives the run, it commits the cancellation.
+            with suppress(RunBusyError):
+                await self._workflow.stream(
+                    Call(storage=self._storage, run_id=self.run_id, only_cancels=True)
+                ).get_final_response()
+                self._loaded_run = self._workflow.loaded_run
         if self._loaded_run is not None:
             self._workflow.note_cancelled(self._loaded_run.run_id)
-
-    async def _commit_cancel(self) -> None:
-        """Commit the cancellation, unless another process drives the run and does it."""
-        stream = self._workflow.stream(Call(storage=self._storage, run_id=self.run_id, only_cancels=True))
-        try:
-            async for _ in stream:
-                pass
-        except RunBusyError:
-            return
-        self._loaded_run = self._workflow.loaded_run
 
     async def _close(self, error: Exception | None) -> None:
         """End the stream. A task that is pulling it gets the error, or learns that the run was cancelled."""

@@ -6,22 +6,8 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from perdure import engine
 from perdure.checkpoint import InterruptedStep, request_event
-from perdure.engine import (
-    BY_DEADLINE,
-    FRAMEWORK,
-    ActivationRecorder,
-    ChangeDetector,
-    ChildCommitter,
-    Closing,
-    RunLoop,
-    accepted,
-    accepts,
-    fan_ins_of,
-    kwargs_for_child,
-    load,
-    terms_of,
-)
 from perdure.errors import AlreadyAnsweredError, UnknownRequestError
 from perdure.events import WorkflowEvent
 from perdure.graph import Executor, Graph, TimersDue, WorkflowContext, WorkflowMessage, handler, response_handler
@@ -64,10 +50,6 @@ class SubWorkflowRequestMessage:
         return SubWorkflowResponseMessage(data, self.source_event)
 
 
-_DEPTH_MAX = 50
-"""Limits how deep sub-workflows are nested. The work for a message grows with the third power of the depth."""
-
-
 class WorkflowExecutor(Executor):
     """Run a workflow as a node of another.
 
@@ -89,17 +71,10 @@ class WorkflowExecutor(Executor):
         super().__init__(id, **kwargs)
         if workflow.checkpoint_storage is not None:
             logger.warning("the storage of the workflow inside %r is not used: the parent's checkpoints contain it", id)
-        inner = [each for each in workflow.executors.values() if isinstance(each, WorkflowExecutor)]
-        self._depth = 1 + max((each._depth for each in inner), default=0)
-        if self._depth > _DEPTH_MAX:
-            raise ValueError(
-                f"sub-workflow {id!r} contains {self._depth - 1} levels of sub-workflows, and {_DEPTH_MAX - 1} is the "
-                "most: every level records the supersteps of those inside it; put them beside each other"
-            )
         self.workflow = workflow
         self.allow_direct_output = allow_direct_output
         self.propagate_request = propagate_request
-        self._changes = ChangeDetector()
+        self._changes = engine.ChangeDetector()
 
     def child_graph(self) -> Graph | None:
         """Return the graph of the inner workflow."""
@@ -126,7 +101,7 @@ class WorkflowExecutor(Executor):
         """Return True if the inner start executor accepts the message. Answers are always accepted."""
         if message.original_request_info_event is not None or isinstance(message.data, SubWorkflowResponseMessage):
             return True
-        return accepts(self.workflow.get_start_executor(), message.data)
+        return engine.accepts(self.workflow.get_start_executor(), message.data)
 
     def is_request_supported(self, request_type: Any, response_type: Any) -> bool:
         """Return True: the inner executor that asked handles the answer."""
@@ -159,8 +134,8 @@ class WorkflowExecutor(Executor):
         """Handle timers that are due inside. The parent watches the deadlines of propagated requests."""
         activation, now = ctx.activation, message.moment
         before = self._child(activation)
-        expired = expire(before, now=now, by=BY_DEADLINE, apart_from=activation.context.snapshot.requests)
-        after = wake(expired, now=now, fan_ins=fan_ins_of(self.workflow.graph))
+        expired = expire(before, now=now, by=engine.BY_DEADLINE, apart_from=activation.context.snapshot.requests)
+        after = wake(expired, now=now, fan_ins=engine.fan_ins_of(self.workflow.graph))
         await self._advance(activation, after)
 
     @response_handler
@@ -170,10 +145,10 @@ class WorkflowExecutor(Executor):
         assert ctx.request_id is not None, "answers have a request id"
         await self._answer(ctx.activation, {ctx.request_id: response})
 
-    async def _answer(self, activation: ActivationRecorder, responses: Mapping[str, Any]) -> None:
+    async def _answer(self, activation: engine.ActivationRecorder, responses: Mapping[str, Any]) -> None:
         before, context = self._child(activation), activation.context
         try:
-            answers = accepted(
+            answers = engine.accepted(
                 responses, graph=self.workflow.graph, snapshot=before, values=context.values, run_id=self._name
             )
         except (UnknownRequestError, AlreadyAnsweredError) as error:
@@ -186,11 +161,11 @@ class WorkflowExecutor(Executor):
         """Return the name for error messages."""
         return f"{self.id} (a sub-workflow)"
 
-    def _child(self, activation: ActivationRecorder) -> Snapshot:
-        found = activation.context.children.get(self.id) or activation.context.snapshot.children.get(self.id)
-        return found if found is not None else Snapshot()
+    def _child(self, activation: engine.ActivationRecorder) -> Snapshot:
+        context = activation.context
+        return context.children.get(self.id) or context.snapshot.children.get(self.id) or Snapshot()
 
-    async def _advance(self, activation: ActivationRecorder, begun: Snapshot) -> None:
+    async def _advance(self, activation: engine.ActivationRecorder, begun: Snapshot) -> None:
         context = activation.context
         child = ChildRun(
             self.workflow.graph,
@@ -198,7 +173,7 @@ class WorkflowExecutor(Executor):
             prefix=f"{activation.activation_id}/",
             root_id=f"{context.root_id}/{self.id}",
             name=self._name,
-            run_kwargs=kwargs_for_child(
+            run_kwargs=engine.kwargs_for_child(
                 context.run_kwargs, self.id, self.workflow.executors, parent=context.graph.executors
             ),
             tools=context.tools,
@@ -207,25 +182,24 @@ class WorkflowExecutor(Executor):
             changes=self._changes,
         )
         loop = child.loop(await child.resume() or begun)
-        async with Closing(loop.run()) as batches:
+        async with engine.Closing(loop.run()) as batches:
             async for events in batches:
                 for event in events:
-                    self._emit_as_parent(activation, event)
+                    # A grandchild's event already has its path.
+                    path = event.path if event.type == "sub_workflow" else ()
+                    inner, path = event.innermost, (self.id, *path)
+                    outer = WorkflowEvent(
+                        "sub_workflow", inner, executor_id=self.id, path=path, origin=engine.FRAMEWORK
+                    )
+                    if inner.type in _EFFECTS:
+                        context.show(activation.activation, outer)
+                    else:
+                        context.emit(outer)
         activation.spend(loop.snapshot.limits.spent)
         activation.child = replace(loop.snapshot, limits=Limits(), scope="")
         await self._deliver_outputs(activation, begun, loop.snapshot)
 
-    def _emit_as_parent(self, activation: ActivationRecorder, event: WorkflowEvent[Any]) -> None:
-        """Emit an event of the child as one of the parent. A grandchild's event already has its path."""
-        path = event.path if event.type == "sub_workflow" else ()
-        inner = event.innermost
-        outer = WorkflowEvent("sub_workflow", inner, executor_id=self.id, path=(self.id, *path), origin=FRAMEWORK)
-        if inner.type in _EFFECTS:
-            activation.context.show(activation.activation, outer)
-        else:
-            activation.context.emit(outer)
-
-    async def _deliver_outputs(self, activation: ActivationRecorder, begun: Snapshot, after: Snapshot) -> None:
+    async def _deliver_outputs(self, activation: engine.ActivationRecorder, begun: Snapshot, after: Snapshot) -> None:
         give = activation.context.values.give
         for output in list(after.outputs)[len(begun.outputs) :]:
             if output.kind == "intermediate":
@@ -241,7 +215,7 @@ class WorkflowExecutor(Executor):
             # A question about an interrupted step is for people: no executor of the parent can answer it.
             if self.propagate_request or request.request_type is InterruptedStep:
                 activation.request(
-                    event.data, request.response_type, request.id, terms_of(request, activation.context.values)
+                    event.data, request.response_type, request.id, engine.terms_of(request, activation.context.values)
                 )
             else:
                 activation.send(SubWorkflowRequestMessage(event, self.id), None)
@@ -257,7 +231,7 @@ class ChildRun:
     """
 
     graph: Graph
-    activation: ActivationRecorder
+    activation: engine.ActivationRecorder
     prefix: str
     root_id: str
     name: str
@@ -265,7 +239,7 @@ class ChildRun:
     tools: list[Any] | None
     streaming: bool
     emit: Callable[[PendingEvent], None]
-    changes: ChangeDetector
+    changes: engine.ChangeDetector
 
     def __post_init__(self) -> None:
         self._carried = records_under(self.activation, self.prefix)
@@ -275,18 +249,18 @@ class ChildRun:
         """Return the run as an earlier attempt left it, with the executors' states loaded."""
         reached = self._journal.child()
         if reached is not None:
-            await load(self.graph, reached, self.activation.context.values)
+            await engine.load(self.graph, reached, self.activation.context.values)
         return reached
 
-    def loop(self, snapshot: Snapshot) -> RunLoop:
+    def loop(self, snapshot: Snapshot) -> engine.RunLoop:
         """Return the loop that advances the run. It may spend what is left of the enclosing run's budget."""
         activation, context = self.activation, self.activation.context
         limits = replace(snapshot.limits, budget=activation.left)
-        return RunLoop(
+        return engine.RunLoop(
             graph=self.graph,
             snapshot=replace(snapshot, limits=limits, scope=scope_of(activation.activation_id)),
             values=context.values,
-            committer=ChildCommitter(self._journal, self.emit) if context.is_checkpointed else None,
+            committer=engine.ChildCommitter(self._journal, self.emit) if context.is_checkpointed else None,
             root_id=self.root_id,
             streaming=self.streaming,
             run_kwargs=self.run_kwargs,
@@ -301,7 +275,7 @@ class ChildRun:
         )
 
 
-def records_under(activation: ActivationRecorder, prefix: str) -> dict[str, object]:
+def records_under(activation: engine.ActivationRecorder, prefix: str) -> dict[str, object]:
     """Return the records of an activation below a prefix, by the rest of their keys."""
     found = activation.context.journal.records(activation.activation_id)
     return {key.removeprefix(prefix): kept for key, kept in found.items() if key.startswith(prefix)}

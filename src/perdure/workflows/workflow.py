@@ -9,28 +9,13 @@ from asyncio import CancelledError
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast, overload
 
 from typing_extensions import TypedDict, Unpack
 
+from perdure import engine
 from perdure.checkpoint import check_budget
 from perdure.clock import Clock, SystemClock, is_same_time, moment_of
-from perdure.engine import (
-    ABSENT,
-    FRAMEWORK,
-    Blueprint,
-    Call,
-    ChangeDetector,
-    Closing,
-    Events,
-    InvocationKwargs,
-    LoadedRun,
-    Session,
-    accepts,
-    final_state,
-    is_unfinished,
-    warnings_emitted,
-)
 from perdure.errors import CheckpointNotFoundError, RunError, RunUnfinishedError, WorkflowException
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
 from perdure.graph import EdgeGroup, Executor, Graph, WorkflowMessage, private_scope
@@ -56,8 +41,8 @@ class StartOptions(TypedDict, total=False):
     checkpoint_storage: CheckpointStorage | str | None
     takeover: bool
     tools: Any
-    function_invocation_kwargs: InvocationKwargs | None
-    client_kwargs: InvocationKwargs | None
+    function_invocation_kwargs: engine.InvocationKwargs | None
+    client_kwargs: engine.InvocationKwargs | None
     deadline: timedelta | datetime | None
     budget: Mapping[str, float] | None
     tags: Mapping[str, str] | None
@@ -133,12 +118,15 @@ class Workflow:
     `run(checkpoint_id=...)` switch to another run.
     """
 
+    _none_is_message: ClassVar[bool] = False
+    """True for functions: they say themselves which calls have a message."""
+
     def __init__(
         self, graph: Graph, *, checkpoint_storage: CheckpointStorage | str | None = None, clock: Clock | None = None
     ) -> None:
         self.graph = graph
         self._clock = clock
-        self.blueprint = Blueprint(graph, clock or SystemClock())
+        self.blueprint = engine.Blueprint(graph, clock or SystemClock())
         self.checkpoint_storage = given_storage(checkpoint_storage)
         if self.checkpoint_storage is not None:
             # The storage learns the workflow's trusted types, so that checkpoints can be read before it runs.
@@ -150,13 +138,13 @@ class Workflow:
         self.max_iterations = graph.rules.max_iterations
         self.edge_groups: list[EdgeGroup] = list(graph.groups)
         self.executors: dict[str, Executor] = dict(graph.executors)
-        self.loaded_run: LoadedRun | None = None
+        self.loaded_run: engine.LoadedRun | None = None
         self._status = WorkflowRunState.IDLE
-        self._changes = ChangeDetector()
-        self._session: Session | None = None
+        self._changes = engine.ChangeDetector()
+        self._session: engine.Session | None = None
         self._active: weakref.ref[ResponseStream[Any, Any]] | None = None
 
-    def blueprint_on(self, storage: object) -> Blueprint:
+    def blueprint_on(self, storage: object) -> engine.Blueprint:
         """Return the blueprint for runs on a storage, with its clock. Raises ValueError if the workflow has another."""
         clock = clock_on(storage, self._clock)
         if clock is not None and not is_same_time(clock, self.blueprint.clock):
@@ -229,15 +217,15 @@ class Workflow:
 
     @overload
     def run(
-        self, message: Any = ABSENT, *, stream: Literal[True], **options: Unpack[WorkflowRunOptions]
+        self, message: Any = engine.ABSENT, *, stream: Literal[True], **options: Unpack[WorkflowRunOptions]
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]: ...
     @overload
     def run(
-        self, message: Any = ABSENT, *, stream: Literal[False] = False, **options: Unpack[WorkflowRunOptions]
+        self, message: Any = engine.ABSENT, *, stream: Literal[False] = False, **options: Unpack[WorkflowRunOptions]
     ) -> Awaitable[WorkflowRunResult]: ...
     def run(
         self,
-        message: Any = ABSENT,
+        message: Any = engine.ABSENT,
         *,
         stream: bool = False,
         include_status_events: bool = False,
@@ -269,7 +257,7 @@ class Workflow:
         events = self.stream(call, include_status_events=include_status_events)
         return events if stream else events.get_final_response()
 
-    def start(self, message: Any = ABSENT, **options: Unpack[StartOptions]) -> Run:
+    def start(self, message: Any = engine.ABSENT, **options: Unpack[StartOptions]) -> Run:
         """Return a live handle on a run. `await` it to make the run durable.
 
         A message is the next turn of this instance's run, or its first; with `run_id` it starts or finds that run.
@@ -291,20 +279,22 @@ class Workflow:
         takeover: bool = False,
         abandons: bool = False,
         tools: Any = None,
-        function_invocation_kwargs: InvocationKwargs | None = None,
-        client_kwargs: InvocationKwargs | None = None,
+        function_invocation_kwargs: engine.InvocationKwargs | None = None,
+        client_kwargs: engine.InvocationKwargs | None = None,
         deadline: timedelta | datetime | None = None,
         budget: Mapping[str, float] | None = None,
         tags: Mapping[str, str] | None = None,
         wait_for_timers: bool = True,
-    ) -> Call:
+    ) -> engine.Call:
         """Check the arguments of `run` or `start`."""
         if isinstance(message, WorkflowMessage):
             message = message.data
         names_a_run = checkpoint_id is not None or run_id is not None
-        if message is None and not self._takes_none(is_alone=not (responses or names_a_run)):
-            message = ABSENT
-        if message is ABSENT:
+        # Otherwise it is a message only if it is all that was given, and the start executor accepts it.
+        if message is None and not self._none_is_message:
+            is_alone = not (responses or names_a_run)
+            message = None if is_alone and engine.accepts(self.get_start_executor(), None) else engine.ABSENT
+        if message is engine.ABSENT:
             if responses is None and not names_a_run:
                 raise ValueError(
                     "give a message, responses, a checkpoint_id or a run_id: there is nothing to do otherwise"
@@ -315,16 +305,20 @@ class Workflow:
             raise ValueError("give a message or a checkpoint_id, not both: resume first, then send the message")
         if checkpoint_id is not None and run_id is not None:
             raise ValueError("give a checkpoint_id or a run_id, not both: a checkpoint knows its run")
+        if tools is not None:
+            from perdure.agents import normalize_tools  # noqa: PLC0415 - workflows without agents don't import them
+
+            tools = normalize_tools(tools)
         storage = self.checkpoint_storage if checkpoint_storage is None else given_storage(checkpoint_storage)
         clock = self.blueprint_on(storage).clock
-        return Call(
+        return engine.Call(
             message=message,
             responses=responses,
             checkpoint_id=checkpoint_id,
             run_id=run_id,
             storage=storage,
             kwargs={"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs},
-            tools=_normalize_tools(tools),
+            tools=tools,
             streaming=streaming,
             takeover=takeover,
             abandons=abandons,
@@ -342,8 +336,8 @@ class Workflow:
         checkpoint_id: str | None = None,
         checkpoint_storage: CheckpointStorage | str | None = None,
         tools: Any = None,
-        function_invocation_kwargs: InvocationKwargs | None = None,
-        client_kwargs: InvocationKwargs | None = None,
+        function_invocation_kwargs: engine.InvocationKwargs | None = None,
+        client_kwargs: engine.InvocationKwargs | None = None,
     ) -> WorkflowRunResult:
         """Cancel open requests and run until the workflow is idle. Ids of requests that are not open are ignored.
 
@@ -355,7 +349,7 @@ class Workflow:
         if isinstance(request_ids, str) or not all(isinstance(each, str) and each for each in ids):  # pyright: ignore[reportUnnecessaryIsInstance] - programs may be unchecked
             raise ValueError(f"request ids must be a collection of strings that are not empty, not {request_ids!r}")
         call = self._call(
-            ABSENT,
+            engine.ABSENT,
             streaming=False,
             responses={},
             checkpoint_id=checkpoint_id,
@@ -376,7 +370,7 @@ class Workflow:
         *,
         checkpoint_storage: CheckpointStorage | str | None = None,
         known_checkpoint_id: str | None = None,
-        baseline_checkpoint_id: object = ABSENT,
+        baseline_checkpoint_id: object = engine.ABSENT,
     ) -> str | None:
         """Return the id of a checkpoint in which all these requests are open; None if there is none.
 
@@ -396,12 +390,8 @@ class Workflow:
                     return candidate
         return None
 
-    def _takes_none(self, *, is_alone: bool) -> bool:
-        """Return True if None is a message here: it is all that was given, and the start executor accepts it."""
-        return is_alone and accepts(self.get_start_executor(), None)
-
     def stream(
-        self, call: Call, *, include_status_events: bool = False
+        self, call: engine.Call, *, include_status_events: bool = False
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
         """Return the events of a call. Raises WorkflowException if another call of this instance is active."""
         if self._active is not None and self._active() is not None:
@@ -409,7 +399,7 @@ class Workflow:
                 f"workflow {self.name!r} is already running: read its stream to the end, drop it, or use another "
                 "instance; each concurrent run needs its own"
             )
-        session = Session(self.blueprint_on(call.storage), call, self.loaded_run, self._changes)
+        session = engine.Session(self.blueprint_on(call.storage), call, self.loaded_run, self._changes)
         stream: ResponseStream[WorkflowEvent[Any], WorkflowRunResult] = ResponseStream.of_batches(
             self._events(call, session),
             finalizer=partial(WorkflowRunResult.of, include_status_events=include_status_events),
@@ -421,26 +411,26 @@ class Workflow:
         self._session, self._active = session, weakref.ref(stream)
         return stream
 
-    def _release(self, session: Session) -> None:
+    def _release(self, session: engine.Session) -> None:
         if self._session is session:
             self._active = None
 
-    async def _events(self, call: Call, session: Session) -> AsyncGenerator[Events]:
+    async def _events(self, call: engine.Call, session: engine.Session) -> AsyncGenerator[engine.Events]:
         before, has_begun, has_requests = self._status, False, False
         run = self.loaded_run
         try:
-            is_turn = call.message is not ABSENT and not call.names_a_run
-            if is_turn and run and not (call.abandons and run.is_cut_off) and await is_unfinished(run):
+            is_turn = call.message is not engine.ABSENT and not call.names_a_run
+            if is_turn and run and not (call.abandons and run.is_cut_off) and await engine.is_unfinished(run):
                 raise RunUnfinishedError(run.run_id, checkpoint_id=run.head_id)  # noqa: TRY301 - handled as other refusals
-            yield [WorkflowEvent("started", origin=FRAMEWORK)]
+            yield [WorkflowEvent("started", origin=engine.FRAMEWORK)]
             yield [self._set_status(session, WorkflowRunState.IN_PROGRESS)]
             try:
                 await session.open()
                 self.loaded_run = session.run
-                async with Closing(session.events()) as batches:
+                async with engine.Closing(session.events()) as batches:
                     async for events in batches:
                         has_begun = has_begun or events[0].type == "superstep_started"
-                        warnings_emitted(session.run, events)
+                        engine.warnings_emitted(session.run, events)
                         asked = [index for index, event in enumerate(events, 1) if event.type == "request_info"]
                         if has_requests or not asked:
                             yield events
@@ -460,7 +450,7 @@ class Workflow:
             error = self._explain(raised)
             status = self._set_status(session, WorkflowRunState.FAILED)
             details = WorkflowErrorDetails.from_exception(error)
-            yield [WorkflowEvent("failed", details=details, origin=FRAMEWORK), status]
+            yield [WorkflowEvent("failed", details=details, origin=engine.FRAMEWORK), status]
             if error is raised:
                 raise
             raise error from None
@@ -470,17 +460,17 @@ class Workflow:
         finally:
             self._release(session)
         assert session.run is not None, "a successful run has a lease"
-        yield [self._set_status(session, final_state(session.run.snapshot))]
+        yield [self._set_status(session, engine.final_state(session.run.snapshot))]
 
     def _explain(self, error: Exception) -> Exception:
         """Return the error of a failed call for its reader. Functional workflows add a remedy."""
         return error
 
-    def _set_status(self, session: Session, state: WorkflowRunState) -> WorkflowEvent[Any]:
+    def _set_status(self, session: engine.Session, state: WorkflowRunState) -> WorkflowEvent[Any]:
         """Set the status and return its event. A call that was replaced by another one no longer sets it."""
         if self._session is session:
             self._status = state
-        return WorkflowEvent("status", state=state, origin=FRAMEWORK)
+        return WorkflowEvent("status", state=state, origin=engine.FRAMEWORK)
 
     def copy(self) -> Workflow:
         """Return another instance of the same definition, without a run."""
@@ -518,7 +508,7 @@ class Workflow:
             self._status = WorkflowRunState.CANCELLED
 
     def run_stream(
-        self, message: Any = ABSENT, **options: Any
+        self, message: Any = engine.ABSENT, **options: Any
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
         """Call `run(message, stream=True)`. Deprecated spelling."""
         return self.run(message, stream=True, **options)
@@ -575,11 +565,3 @@ class Workflow:
     def to_json(self) -> str:
         """Convert the definition to JSON."""
         return json.dumps(self.to_dict())
-
-
-def _normalize_tools(tools: Any) -> list[Any] | None:
-    if tools is None:
-        return None
-    from perdure.agents import normalize_tools  # noqa: PLC0415 - workflows without agents don't import them
-
-    return normalize_tools(tools)

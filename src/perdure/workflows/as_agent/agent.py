@@ -10,26 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypedDict, 
 
 from typing_extensions import Unpack
 
-from perdure.agents import (
-    AgentResponse,
-    AgentResponseUpdate,
-    AgentRunInputs,
-    AgentSession,
-    BaseAgent,
-    ContextProvider,
-    HistoryProvider,
-    InMemoryHistoryProvider,
-    Message,
-    SessionContext,
-    Turn,
-    load_context,
-    normalize_messages,
-    normalize_tools,
-    record_stream,
-    store_context,
-    token_spending,
-)
-from perdure.engine import ActivationRecorder, Closing, InvocationKwargs
+from perdure import agents
+from perdure.engine import Closing, InvocationKwargs
 from perdure.errors import AgentInvalidRequestException, UnknownRequestError, WorkflowException
 from perdure.graph import activation_at_work
 from perdure.storage import CheckpointStorage, given_storage
@@ -49,7 +31,7 @@ from perdure.workflows.as_agent.translation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 
     from perdure.events import WorkflowEvent
     from perdure.workflows.workflow import Workflow
@@ -57,7 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Outcome: TypeAlias = tuple[AgentResponse[Any], dict[str, Any]]
+Outcome: TypeAlias = tuple[agents.AgentResponse[Any], dict[str, Any]]
 """The response of a call, and what the session must know after it."""
 _STEP = "answer of a workflow"
 
@@ -65,7 +47,7 @@ _STEP = "answer of a workflow"
 class AgentRunOptions(TypedDict, total=False):
     """The options of `WorkflowAgent.run`, beside `stream`."""
 
-    session: AgentSession | None
+    session: agents.AgentSession | None
     checkpoint_id: str | None
     checkpoint_storage: CheckpointStorage | str | None
     tools: Any
@@ -78,57 +60,60 @@ class AgentCall:
     """One call of a workflow agent.
 
     Attributes:
-        may_nest: True if the call names no checkpoint or storage: then an enclosing handler call may keep the run.
         state: The state of the session, or its stand-in in calls without one.
         has_news: True if the providers have something to store.
         asked_again: Open requests that were sent before and are repeated.
     """
 
     agent: WorkflowAgent
-    messages: list[Message]
-    session: AgentSession | None
-    checkpoint_id: str | None
-    storage: object
-    kwargs: Mapping[str, InvocationKwargs | None]
-    tools: list[Any] | None
+    messages: list[agents.Message]
     streaming: bool
-    may_nest: InitVar[bool]
     memory: RunMemory
     state: dict[str, Any]
-    context: SessionContext = field(init=False)
+    session: agents.AgentSession | None = None
+    checkpoint_id: str | None = None
+    checkpoint_storage: InitVar[CheckpointStorage | str | None] = None
+    tools: Any = None
+    function_invocation_kwargs: InitVar[InvocationKwargs | None] = None
+    client_kwargs: InitVar[InvocationKwargs | None] = None
+    context: agents.SessionContext = field(init=False)
     has_news: bool = field(default=False, init=False)
     asked_again: set[str] = field(default_factory=set[str], init=False)
-    _stored_in: AgentSession | None = field(default=None, init=False)
+    _stored_in: agents.AgentSession | None = field(default=None, init=False)
 
-    def __post_init__(self, may_nest: bool) -> None:
+    def __post_init__(
+        self,
+        checkpoint_storage: CheckpointStorage | str | None,
+        function_invocation_kwargs: InvocationKwargs | None,
+        client_kwargs: InvocationKwargs | None,
+    ) -> None:
         self.workflow = self.agent.workflow
+        given = given_storage(checkpoint_storage)
+        self.storage: object = self.workflow.checkpoint_storage if given is None else given
+        if self.checkpoint_id is not None and self.storage is None:
+            raise AgentInvalidRequestException(
+                f"checkpoint {self.checkpoint_id!r} needs a storage to read it from; give checkpoint_storage too"
+            )
+        self.kwargs = {"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs}
+        self.tools = None if self.tools is None else agents.normalize_tools(self.tools)
         name = self.agent.name or self.workflow.name
-        self.turn = Turn(f"workflow {name}", self.messages)
+        self.turn = agents.Turn(f"workflow {name}", self.messages)
         # A name that is derived from the graph changes with it, so it is no name in sessions.
         is_derived = name == f"workflow-{self.workflow.graph_signature_hash[:12]}"
         self.position = RunPosition.of(self.state, "" if is_derived else name)
-        self._run = self._find_run(activation_at_work() if may_nest else None)
+        # An enclosing handler call may keep the run, unless the call names a checkpoint or a storage.
+        parent = activation_at_work() if self.checkpoint_id is None and given is None else None
+        # True if the run is the child run of an executor that contains the workflow.
+        self.is_in_executor = parent is not None and parent.executor.child_graph() is self.workflow.graph
+        self._run: Conversation | NestedRun
+        if parent is None or (self.storage is not None and not self.is_in_executor):
+            self._run = Conversation(self)
+        else:
+            self._run = NestedRun(self, parent) if self.is_in_executor else HandlerRun(self, parent)
+        # A call of a handler that knows nothing of the run is one step.
+        self._is_step = not self.is_in_executor and self.turn.activation is not None
 
-    def _find_run(self, parent: ActivationRecorder | None) -> Conversation | NestedRun:
-        """Return the run behind the call. An enclosing handler call may keep it."""
-        if parent is not None:
-            if parent.executor.child_graph() is self.workflow.graph:
-                return NestedRun(self, parent)
-            if self.storage is None:
-                return HandlerRun(self, parent)
-        return Conversation(self)
-
-    @property
-    def is_in_executor(self) -> bool:
-        """Return True if the run is the child run of an executor that contains the workflow."""
-        return type(self._run) is NestedRun
-
-    @property
-    def _is_step(self) -> bool:
-        """Return True if a handler that knows nothing of the run makes the call: then all of it is one step."""
-        return not self.is_in_executor and self.turn.activation is not None
-
-    async def respond(self) -> AgentResponse[Any]:
+    async def respond(self) -> agents.AgentResponse[Any]:
         """Return the response when it is complete."""
         await self._begin()
         if self._is_step:
@@ -144,12 +129,12 @@ class AgentCall:
     async def _complete(self) -> Outcome:
         return self._builder().complete([event async for event in self._events()]), self._outcome()
 
-    async def updates(self) -> AsyncGenerator[AgentResponseUpdate]:
+    async def updates(self) -> AsyncGenerator[agents.AgentResponseUpdate]:
         """Yield the response in pieces."""
         await self._begin()
         stream = self._stream_updates()
         if self._is_step:
-            stream = record_stream(
+            stream = agents.record_stream(
                 self.turn,
                 self._stream_updates,
                 name=_STEP,
@@ -165,8 +150,8 @@ class AgentCall:
         self._apply(outcome)
         await self._finish(response)
 
-    def _stream_updates(self) -> ResponseStream[AgentResponseUpdate, Outcome]:
-        async def updates() -> AsyncGenerator[AgentResponseUpdate]:
+    def _stream_updates(self) -> ResponseStream[agents.AgentResponseUpdate, Outcome]:
+        async def updates() -> AsyncGenerator[agents.AgentResponseUpdate]:
             builder = self._builder()
             async with Closing(self._events()) as events:
                 async for event in events:
@@ -174,7 +159,7 @@ class AgentCall:
                         yield update
 
         return ResponseStream(
-            updates(), finalizer=lambda updates: (AgentResponse[Any].from_updates(updates), self._outcome())
+            updates(), finalizer=lambda updates: (agents.AgentResponse[Any].from_updates(updates), self._outcome())
         )
 
     def _builder(self) -> ResponseBuilder:
@@ -184,7 +169,7 @@ class AgentCall:
     def _count(self, outcome: Outcome) -> None:
         """Report the cost of a run of its own to the enclosing run. A nested run reports as it spends."""
         if isinstance(self._run, Conversation):
-            self.turn.spend(**token_spending(outcome[0]))
+            self.turn.spend(**agents.token_spending(outcome[0]))
 
     def _outcome(self) -> dict[str, Any]:
         """Return what the session must know after the call."""
@@ -204,13 +189,13 @@ class AgentCall:
     async def _begin(self) -> None:
         """Let the context providers add to the input."""
         agent, session = self.agent, self.session
-        loads = any(isinstance(each, HistoryProvider) and each.load_messages for each in agent.context_providers)
+        loads = any(isinstance(each, agents.HistoryProvider) and each.load_messages for each in agent.context_providers)
         if session is not None and not loads:
-            agent.context_providers.append(InMemoryHistoryProvider())
+            agent.context_providers.append(agents.InMemoryHistoryProvider())
         if session is None and agent.context_providers:
-            session = AgentSession()
+            session = agents.AgentSession()
         self._stored_in = session
-        self.context = await load_context(agent, agent.context_providers, session, self.messages)
+        self.context = await agents.load_context(agent, agent.context_providers, session, self.messages)
         self.messages = self.context.input_messages
 
     async def _events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
@@ -231,7 +216,7 @@ class AgentCall:
                 self.asked_again.add(event.request_id)
                 yield event
 
-    async def _finish(self, response: AgentResponse[Any]) -> None:
+    async def _finish(self, response: agents.AgentResponse[Any]) -> None:
         """Let the providers store the turn, the last provider first, as plain data that a session can save."""
         if self.session is None:
             self.agent.remember_questions(response, self.state)
@@ -239,30 +224,26 @@ class AgentCall:
         if session is None or not self.has_news:
             return
         self.context.input_messages = to_plain_messages(self.context.input_messages)
-        self.context.set_response(_for_history(response, self.asked_again))
-        await store_context(self.agent, self.agent.context_providers, session, self.context)
+        # Repeated questions are not part of the history.
+        new = [
+            message
+            for message in response.messages
+            if not message.contents or any(self.asked_again.isdisjoint((c.id, c.call_id)) for c in message.contents)
+        ]
+        id_, created_at, usage = response.response_id, response.created_at, response.usage_details
+        messages = to_plain_messages(new)
+        self.context.set_response(
+            agents.AgentResponse(messages=messages, response_id=id_, created_at=created_at, usage_details=usage)
+        )
+        await agents.store_context(self.agent, self.agent.context_providers, session, self.context)
         for provider in self.agent.context_providers if stores_own_output(self.agent) else ():
-            if type(provider) is InMemoryHistoryProvider:
+            if type(provider) is agents.InMemoryHistoryProvider:
                 known = await provider.get_messages(session.session_id, state=session.state[provider.source_id])
                 self.position.heard[provider.source_id] = len(known)
                 self.position.store(self.state)
 
 
-def _for_history(response: AgentResponse[Any], asked_again: Collection[str]) -> AgentResponse[Any]:
-    """Return the response for the history. Repeated questions are left out."""
-
-    def only_repeats(message: Message) -> bool:
-        return bool(message.contents) and all({each.id, each.call_id} & set(asked_again) for each in message.contents)
-
-    return AgentResponse(
-        messages=to_plain_messages(message for message in response.messages if not only_repeats(message)),
-        response_id=response.response_id,
-        created_at=response.created_at,
-        usage_details=response.usage_details,
-    )
-
-
-class WorkflowAgent(BaseAgent):
+class WorkflowAgent(agents.BaseAgent):
     """A workflow used as an agent: a message is a turn of a run, and its outputs and requests are the response.
 
     A session has one run: `session.state["workflow"]` names it, so that any process with the session and the storage
@@ -295,11 +276,11 @@ class WorkflowAgent(BaseAgent):
         id: str | None = None,  # noqa: A002 - the documented name
         name: str | None = None,
         description: str | None = None,
-        context_providers: Sequence[ContextProvider] | None = None,
+        context_providers: Sequence[agents.ContextProvider] | None = None,
         **kwargs: Any,
     ) -> None:
         start = workflow.get_start_executor()
-        if not any(is_type_compatible(list[Message], type_) for type_ in start.input_types):
+        if not any(is_type_compatible(list[agents.Message], type_) for type_ in start.input_types):
             raise ValueError(
                 f"the start executor {start.id!r} of workflow {workflow.name!r} can't handle list[Message], the input "
                 "of an agent; give it a handler for that, or start with an executor that has one"
@@ -325,32 +306,27 @@ class WorkflowAgent(BaseAgent):
 
     @overload
     def run(
-        self, messages: AgentRunInputs | None = None, *, stream: Literal[True], **options: Unpack[AgentRunOptions]
-    ) -> ResponseStream[AgentResponseUpdate, AgentResponse[Any]]: ...
+        self,
+        messages: agents.AgentRunInputs | None = None,
+        *,
+        stream: Literal[True],
+        **options: Unpack[AgentRunOptions],
+    ) -> ResponseStream[agents.AgentResponseUpdate, agents.AgentResponse[Any]]: ...
     @overload
     def run(
         self,
-        messages: AgentRunInputs | None = None,
+        messages: agents.AgentRunInputs | None = None,
         *,
         stream: Literal[False] = False,
         **options: Unpack[AgentRunOptions],
-    ) -> Awaitable[AgentResponse[Any]]: ...
+    ) -> Awaitable[agents.AgentResponse[Any]]: ...
     @overload
     def run(
-        self, messages: AgentRunInputs | None = None, *, stream: bool = False, **options: Unpack[AgentRunOptions]
+        self, messages: agents.AgentRunInputs | None = None, *, stream: bool = False, **options: Unpack[AgentRunOptions]
     ) -> Any: ...
     def run(
-        self,
-        messages: AgentRunInputs | None = None,
-        *,
-        stream: bool = False,
-        session: AgentSession | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | str | None = None,
-        tools: Any = None,
-        function_invocation_kwargs: InvocationKwargs | None = None,
-        client_kwargs: InvocationKwargs | None = None,
-    ) -> ResponseStream[AgentResponseUpdate, AgentResponse[Any]] | Awaitable[AgentResponse[Any]]:
+        self, messages: agents.AgentRunInputs | None = None, *, stream: bool = False, **options: Unpack[AgentRunOptions]
+    ) -> ResponseStream[agents.AgentResponseUpdate, agents.AgentResponse[Any]] | Awaitable[agents.AgentResponse[Any]]:
         """Send a message to the workflow, and return its outputs and requests until it is idle.
 
         With a session the workflow gets the conversation so far and the new messages. `checkpoint_id` first resumes the
@@ -360,25 +336,9 @@ class WorkflowAgent(BaseAgent):
 
         Raises AgentInvalidResponseException if the run waits for answers and the message is not clearly one.
         """
-        given = given_storage(checkpoint_storage)
-        if checkpoint_id is not None and given is None and self._workflow.checkpoint_storage is None:
-            raise AgentInvalidRequestException(
-                f"checkpoint {checkpoint_id!r} needs a storage to read it from; give checkpoint_storage too"
-            )
-        said = normalize_messages(messages)
-        call = AgentCall(
-            agent=self,
-            messages=said,
-            session=session,
-            checkpoint_id=checkpoint_id,
-            storage=self._workflow.checkpoint_storage if given is None else given,
-            kwargs={"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs},
-            tools=None if tools is None else normalize_tools(tools),
-            streaming=stream,
-            may_nest=checkpoint_id is None and given is None,
-            memory=self._memory,
-            state=session.state if session is not None else self._state_without_session(said, checkpoint_id),
-        )
+        said, session = agents.normalize_messages(messages), options.get("session")
+        state = self._state_without_session(said, options.get("checkpoint_id")) if session is None else session.state
+        call = AgentCall(self, said, stream, self._memory, state, **options)
         if call.is_in_executor and self._workflow.checkpoint_storage is not None and not self._has_warned:
             self._has_warned = True
             logger.warning(
@@ -388,13 +348,13 @@ class WorkflowAgent(BaseAgent):
             )
         if not stream:
             return self._respond(call)
-        updates: ResponseStream[AgentResponseUpdate, AgentResponse[Any]] = ResponseStream(
-            call.updates(), finalizer=AgentResponse[Any].from_updates
+        updates: ResponseStream[agents.AgentResponseUpdate, agents.AgentResponse[Any]] = ResponseStream(
+            call.updates(), finalizer=agents.AgentResponse[Any].from_updates
         )
         self._occupy(updates)
         return updates.with_cleanup_hook(partial(self._release, weakref.ref(updates)))
 
-    def _state_without_session(self, said: Sequence[Message], checkpoint_id: str | None) -> dict[str, Any]:
+    def _state_without_session(self, said: Sequence[agents.Message], checkpoint_id: str | None) -> dict[str, Any]:
         """Return what stands in for a session's state: that of the call that asked, if this one answers, or a new one.
 
         A call without a message continues the last one, unless a handler makes it: another run may have been the last.
@@ -408,7 +368,7 @@ class WorkflowAgent(BaseAgent):
         self._last_state = {} if found is None else found
         return self._last_state
 
-    def remember_questions(self, response: AgentResponse[Any], state: dict[str, Any]) -> None:
+    def remember_questions(self, response: agents.AgentResponse[Any], state: dict[str, Any]) -> None:
         """Remember the open requests of a call without a session, to find its run when they are answered."""
         for content in (content for message in response.messages for content in message.contents):
             if content.type == "function_call" or content.user_input_request:
@@ -416,11 +376,11 @@ class WorkflowAgent(BaseAgent):
                     self._asked[each] = state
 
     @staticmethod
-    def merge_updates(updates: Sequence[AgentResponseUpdate], response_id: str) -> AgentResponse[Any]:
+    def merge_updates(updates: Sequence[agents.AgentResponseUpdate], response_id: str) -> agents.AgentResponse[Any]:
         """Merge interleaved updates: by response, then by message, ordered by time."""
         return merge_responses(updates, response_id)
 
-    async def _respond(self, call: AgentCall) -> AgentResponse[Any]:
+    async def _respond(self, call: AgentCall) -> agents.AgentResponse[Any]:
         self._occupy(call)
         try:
             return await call.respond()

@@ -8,20 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from perdure import engine
 from perdure.checkpoint import request_event
 from perdure.clock import now, seconds_until
-from perdure.engine import (
-    ActivationRecorder,
-    ChangeDetector,
-    Closing,
-    Journal,
-    accepted,
-    fan_ins_of,
-    load,
-    output_events,
-    resolve_kwargs,
-    with_initial_states,
-)
 from perdure.errors import AgentException
 from perdure.kernel import Limits, PendingEvent, Snapshot, answer, begin_turn, wake
 from perdure.workflows.as_agent.translation import RESPONSE_EVENTS, TurnInput, find_answers
@@ -39,7 +28,7 @@ logger = logging.getLogger(__name__)
 class NestedRun:
     """One call on the run of an executor that contains the workflow: its child run, which a checkpoint includes."""
 
-    def __init__(self, call: AgentCall, parent: ActivationRecorder) -> None:
+    def __init__(self, call: AgentCall, parent: engine.ActivationRecorder) -> None:
         self._call = call
         self._parent = parent
         self._workflow = call.workflow
@@ -77,11 +66,11 @@ class NestedRun:
             prefix=self._prefix,
             root_id=self._root_id,
             name=self._name,
-            run_kwargs=resolve_kwargs(call.kwargs, self._workflow.executors),
+            run_kwargs=engine.resolve_kwargs(call.kwargs, self._workflow.executors),
             tools=call.tools,
             streaming=call.streaming,
             emit=_ignore,
-            changes=ChangeDetector(),
+            changes=engine.ChangeDetector(),
         )
         before = await self.load()
         begun = self._begin(before, given, call.position.heard)
@@ -90,7 +79,7 @@ class NestedRun:
             yield event
         while True:
             loop = child.loop(snapshot)
-            async with Closing(loop.run()) as batches:
+            async with engine.Closing(loop.run()) as batches:
                 async for events in batches:
                     for event in events:
                         if event.type in RESPONSE_EVENTS:
@@ -100,7 +89,7 @@ class NestedRun:
                 break
             # The caller waits for the response, and it is not complete before this timer.
             await context.clock.sleep(seconds_until(context.clock, snapshot.next_timer))
-            snapshot = wake(snapshot, now=now(context.clock), fan_ins=fan_ins_of(graph))
+            snapshot = wake(snapshot, now=now(context.clock), fan_ins=engine.fan_ins_of(graph))
         self._parent.spend(snapshot.limits.spent)
         self._left = snapshot
         self.store(snapshot)
@@ -110,7 +99,7 @@ class NestedRun:
 
     def _events_between(self, begun: Snapshot, reached: Snapshot) -> Iterator[WorkflowEvent[Any]]:
         values, new = self._parent.context.values, list(reached.outputs)[len(begun.outputs) :]
-        yield from output_events(new, values, in_pieces=self._call.streaming)
+        yield from engine.output_events(new, values, in_pieces=self._call.streaming)
         for key, request in reached.requests.items():
             if key not in begun.requests:
                 yield request_event(request, values)
@@ -128,7 +117,7 @@ class NestedRun:
         if not given.said:
             raise AgentException(f"workflow {name!r} waits for answers, but got no message")
         pending = {key: request_event(each, context.values) for key, each in before.requests.items()}
-        answers = accepted(
+        answers = engine.accepted(
             find_answers(given.said, pending, seen=self._call.position.asked),
             graph=self._workflow.graph,
             snapshot=before,
@@ -144,7 +133,7 @@ class HandlerRun(NestedRun):
     A workflow with its own storage has a run that outlives the handler call.
     """
 
-    def __init__(self, call: AgentCall, parent: ActivationRecorder) -> None:
+    def __init__(self, call: AgentCall, parent: engine.ActivationRecorder) -> None:
         super().__init__(call, parent)
         parent.context.values.trust_more(self._workflow.blueprint.trust)
 
@@ -160,7 +149,7 @@ class HandlerRun(NestedRun):
         found = origin.child() or self._kept_run()
         if found is None:
             return await self._new_run()
-        await load(self._workflow.graph, found, self._parent.context.values)
+        await engine.load(self._workflow.graph, found, self._parent.context.values)
         # Recorded first, because the turn's number is part of the names of the inner records.
         origin.record_child_soon(found, ())
         await origin.settle()
@@ -185,7 +174,7 @@ class HandlerRun(NestedRun):
         context, graph = self._parent.context, self._workflow.graph
         if not context.is_checkpointed:
             return Snapshot()
-        return await with_initial_states(graph, self._workflow.blueprint.executors(), Snapshot(), context.values)
+        return await engine.with_initial_states(graph, self._workflow.blueprint.executors(), Snapshot(), context.values)
 
     def store(self, snapshot: Snapshot) -> None:
         """Store the run's position in the session."""
@@ -199,7 +188,7 @@ class HandlerRun(NestedRun):
         if run_id is not None and left is not None:
             self._call.memory.left_runs[run_id] = _without_limits(left)
 
-    def _journal(self, name: str = "") -> Journal:
+    def _journal(self, name: str = "") -> engine.Journal:
         prefix = f"{self._prefix}{name}"
         return self._parent.context.journal.under(prefix, records_under(self._parent, prefix))
 

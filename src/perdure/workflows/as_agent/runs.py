@@ -146,11 +146,10 @@ class Conversation:
             return self._continue(loaded_run) if is_meant else self._begin_turn(given, loaded_run)
         if _are_answers(said, snapshot):
             return self._answer(said, loaded_run)
-        # The run began this very turn, and the session was not saved after it.
-        if snapshot.turn == self._position.turn + 1 and self._has_input(said):
-            return self._continue(loaded_run)
-        # The same for an answer.
-        if self._answered_before(said, snapshot):
+        # The run began this very turn, or had this very answer, and the session was not saved after it.
+        forms = [form for _, form in plain_answers(said)]
+        was_given = any(_was_given(key, form, snapshot) for key in self._position.asked for form in forms)
+        if was_given or (snapshot.turn == self._position.turn + 1 and self._has_input(said)):
             return self._continue(loaded_run)
         # Plain messages: they can only be answers.
         if snapshot.requests:
@@ -224,28 +223,33 @@ class Conversation:
             "send something new"
         )
 
-    def _answered_before(self, said: Sequence[Message], snapshot: Snapshot) -> bool:
-        """Return True for a plain message that has answered a request: the session was not saved after it."""
-        forms = [form for _, form in plain_answers(said)]
-        return any(_was_given(key, form, snapshot) for key in self._position.asked for form in forms)
-
     async def _find_run(self, said: Sequence[Message]) -> LoadedRun | None:
         """Switch the workflow to the session's run. Returns None if it has to be started."""
         run_id = self._position.run_id
         if run_id is not None:
             found = await self._switch_to(run_id)
             if found is None:
-                self._refuse_or_warn_of_lost_run(run_id)
+                where = "this process, and there is no checkpoint storage" if self._storage is None else "this storage"
+                if self._position.is_open:
+                    raise AgentException(
+                        f"run {run_id!r} of this session waits for answers, but it is not in {where}; give the storage "
+                        "that it was started with, to the workflow or as checkpoint_storage, or start a new session"
+                    )
+                logger.warning(
+                    "run %r of this session is not in %s; a new run gets the conversation so far", run_id, where
+                )
                 self._start_at(self._new_id())
             return found
         first_id = self._first_id()
         found = await self._switch_to(first_id) if self._has_session else None
-        if found is not None and found.snapshot.turn == 1:
-            is_mine = not said or _are_answers(said, found.snapshot) or self._has_input(said)
-            if is_mine:
-                # The process died before the session was saved with the run's id.
-                self._position.run_id = first_id
-                return found
+        if (
+            found is not None
+            and found.snapshot.turn == 1
+            and (not said or _are_answers(said, found.snapshot) or self._has_input(said))
+        ):
+            # The process died before the session was saved with the run's id.
+            self._position.run_id = first_id
+            return found
         self._start_at(first_id if found is None else self._new_id())
         return None
 
@@ -286,16 +290,6 @@ class Conversation:
             await self._read(run_id=run_id, commit_input_only=True, skip_past_events=True)
         return self._workflow.loaded_run
 
-    def _refuse_or_warn_of_lost_run(self, run_id: str) -> None:
-        """Raise AgentException if the missing run had open requests; otherwise a new one starts."""
-        where = "this process, and there is no checkpoint storage" if self._storage is None else "this storage"
-        if self._position.is_open:
-            raise AgentException(
-                f"run {run_id!r} of this session waits for answers, but it is not in {where}; give the storage "
-                "that it was started with, to the workflow or as checkpoint_storage, or start a new session"
-            )
-        logger.warning("run %r of this session is not in %s; a new run gets the conversation so far", run_id, where)
-
     def _has_input(self, said: Sequence[Message]) -> bool:
         """Return True if the turn after the position was started with the same messages."""
         loaded_run = self._workflow.loaded_run
@@ -332,7 +326,15 @@ class Conversation:
                 return  # the position is unknown: the workflow raises
             loaded_run.snapshot = known.before
         elif self._position.checkpoint_id is not None:
-            await self._rewind(self._position.checkpoint_id, loaded_run)
+            checkpoint_id = self._position.checkpoint_id
+            try:
+                await self._read(checkpoint_id=checkpoint_id, commit_input_only=True, skip_past_events=True)
+            except CheckpointNotFoundError as error:
+                raise AgentException(
+                    f"the last turn of run {loaded_run.run_id!r} did not finish, and this is another message; the turn "
+                    "can't be left, because its first checkpoint was deleted: send the same message again, or none, to "
+                    "continue it, or let the storage keep more than the latest checkpoint"
+                ) from error
         else:
             self._workflow.loaded_run = None
             self._start_at(self._new_id())
@@ -343,16 +345,6 @@ class Conversation:
             loaded_run.run_id,
             now,
         )
-
-    async def _rewind(self, checkpoint_id: str, loaded_run: LoadedRun) -> None:
-        try:
-            await self._read(checkpoint_id=checkpoint_id, commit_input_only=True, skip_past_events=True)
-        except CheckpointNotFoundError as error:
-            raise AgentException(
-                f"the last turn of run {loaded_run.run_id!r} did not finish, and this is another message; the turn "
-                "can't be left, because its first checkpoint was deleted: send the same message again, or none, to "
-                "continue it, or let the storage keep more than the latest checkpoint"
-            ) from error
 
 
 def _are_answers(said: Sequence[Message], snapshot: Snapshot) -> bool:
