@@ -117,15 +117,8 @@ class Manifest:
 
     def checksum(self, *, table: str | None = None) -> str:
         """Return a hash of everything, stored beside it and compared on reading. `table` is `table_text()` if known."""
-        identity = [
-            self.checkpoint_id,
-            self.run_id,
-            self.workflow_name,
-            self.position,
-            self.previous_id,
-            self.timestamp,
-            self.iteration_count,
-        ]
+        names = [self.checkpoint_id, self.run_id, self.workflow_name]
+        identity = [*names, self.position, self.previous_id, self.timestamp, self.iteration_count]
         # The text of a list with the table as its last element, whose text is the longest and made once.
         text = f"{_compact(identity)[:-1]},{self.table_text() if table is None else table}]"
         pieces = b"\n" + self.pieces if self.pieces else b""

@@ -53,11 +53,8 @@ def without_discarded(items: Iterable[T]) -> list[T]:
     gone = {id(each) for item in found for each in getattr(item, "discards", ())}
     if not gone:
         return found
-    return [item for item in found if id(getattr(item, "innermost", item)) not in gone and not _discards(item)]
-
-
-def _discards(item: object) -> bool:
-    return bool(getattr(item, "discards", ()))
+    kept = [item for item in found if id(getattr(item, "innermost", item)) not in gone]
+    return [item for item in kept if not getattr(item, "discards", ())]
 
 
 class _End(Enum):
@@ -162,11 +159,8 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         return update
 
     def __await__(self) -> Generator[Any, Any, ResponseStream[UpdateT, FinalT]]:
-        return self._resolved().__await__()
-
-    async def _resolved(self) -> ResponseStream[UpdateT, FinalT]:
         if self._outcome is None:
-            await self._pull(0)
+            yield from self._pull(0).__await__()
         return self
 
     async def get_final_response(self) -> FinalT:
@@ -274,7 +268,10 @@ class ResponseStream(Generic[UpdateT, FinalT]):
             self._outcome = _Failed(error) if isinstance(error, Exception) else _Closed()
             # After KeyboardInterrupt, SystemExit and GeneratorExit nothing can be awaited.
             if isinstance(error, Exception | asyncio.CancelledError):
-                await self._clean_up_after(error)
+                try:
+                    await self._clean_up()
+                except Exception as second:  # noqa: BLE001
+                    error.add_note(f"cleaning up after it failed too: {second!r}")
             raise
         finally:
             self._is_being_pulled = False
@@ -326,12 +323,6 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         if failures:
             raise failures[0]
 
-    async def _clean_up_after(self, error: BaseException) -> None:
-        try:
-            await self._clean_up()
-        except Exception as second:  # noqa: BLE001
-            error.add_note(f"cleaning up after it failed too: {second!r}")
-
 
 class _FlatMapped(Generic[UpdateT, OtherUpdateT]):
     """The iterator behind `map` and `flat_map`.
@@ -353,14 +344,13 @@ class _FlatMapped(Generic[UpdateT, OtherUpdateT]):
         return self
 
     async def __anext__(self) -> OtherUpdateT:
-        while (item := await self._next_of_group()) is _End.TOKEN:
-            group = await _settled(self._transform(await anext(self._inner)))
-            self._group = aiter(group) if isinstance(group, AsyncIterable) else iter(group)
-        return item
-
-    async def _next_of_group(self) -> OtherUpdateT | _End:
-        group = self._group
-        return next(group, _End.TOKEN) if isinstance(group, Iterator) else await anext(group, _End.TOKEN)
+        while True:
+            group = self._group
+            item = next(group, _End.TOKEN) if isinstance(group, Iterator) else await anext(group, _End.TOKEN)
+            if item is not _End.TOKEN:
+                return item
+            made = await _settled(self._transform(await anext(self._inner)))
+            self._group = aiter(made) if isinstance(made, AsyncIterable) else iter(made)
 
     async def aclose(self) -> None:
         try:

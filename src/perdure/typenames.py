@@ -6,7 +6,6 @@ Names are parsed, never run: classes are looked up in loaded modules.
 from __future__ import annotations
 
 import ast
-import builtins
 import functools
 import sys
 import types
@@ -71,29 +70,20 @@ def dotted_name(type_expression: object) -> str:
     Metadata of `Annotated` is left out, and aliases of `typing` get the name of what they stand for.
     """
     if type_expression is types.NoneType or not isinstance(type_expression, type) or get_origin(type_expression):
-        return _spelled(type_expression, _inside)
+        return _spelled(type_expression, lambda cls: cls.__name__ if cls.__module__ == "builtins" else dotted_name(cls))
     pinned = pinned_name(type_expression)
     if pinned is not None:
         return pinned.replace(":", ".")
     return f"{type_expression.__module__}.{type_expression.__qualname__}"
 
 
-def _inside(cls: type) -> str:
-    """Return the name of a class inside an expression. Builtins have no module."""
-    return cls.__qualname__ if vars(builtins).get(cls.__qualname__) is cls else dotted_name(cls)
-
-
 def type_named(name: str) -> Any:
     """Return the type expression of a `dotted_name`. Raises TypeError if this program does not know it."""
     try:
         return _read(ast.parse(name, mode="eval").body)
-    except (_UnknownError, SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         shown = name if len(name) <= _SHOWN_MAX else f"{name[:_SHOWN_MAX]}..."
         raise TypeError(f"the type {shown!r} is not known to this program: import it before it is read") from error
-
-
-class _UnknownError(Exception):
-    """A part of a name is not a type here."""
 
 
 def _read(node: ast.expr) -> Any:
@@ -107,21 +97,15 @@ def _read(node: ast.expr) -> Any:
         case ast.Subscript(value=ast.Name(id="Literal"), slice=given):
             return Literal[tuple(map(ast.literal_eval, _parts(given)))]
         case ast.Subscript(value=value, slice=given):
-            return _of(_loaded(ast.unparse(value)), tuple(map(_argument, _parts(given))))
+            cls = _loaded(ast.unparse(value))
+            arguments = tuple(... if getattr(part, "value", None) is ... else _read(part) for part in _parts(given))
+            return cls[arguments] if is_plain_generic(cls) else types.GenericAlias(cls, arguments)
         case _:
-            raise _UnknownError
+            raise TypeError
 
 
 def _parts(node: ast.expr) -> list[ast.expr]:
     return node.elts if isinstance(node, ast.Tuple) else [node]
-
-
-def _argument(node: ast.expr) -> Any:
-    return ... if isinstance(node, ast.Constant) and node.value is ... else _read(node)
-
-
-def _of(cls: Any, arguments: tuple[Any, ...]) -> Any:
-    return cls[arguments] if is_plain_generic(cls) else types.GenericAlias(cls, arguments)
 
 
 def is_plain_generic(cls: type) -> bool:
@@ -146,7 +130,7 @@ def _loaded(dotted: str) -> Any:
         pinned = find_pinned(f"{'.'.join(parts[:split])}:{'.'.join(parts[split:])}")
         if pinned is not None:
             return pinned
-    raise _UnknownError
+    raise TypeError
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from typing_extensions import ReadOnly, TypeAliasType, get_protocol_members
 
 from perdure.annotations import resolved
 
+_MISSING: Final = object()
 _UNIONS: Final = (Union, types.UnionType)
 _WRAPPERS: Final = (Annotated, typing.Required, typing.NotRequired, ReadOnly, typing.ClassVar, Final)
 # The backport in typing_extensions may be another object than typing's own.
@@ -151,7 +152,9 @@ def _is_instance_of_class(data: object, cls: object) -> bool:
     if typing_extensions.is_typeddict(cls):
         return isinstance(data, dict) and _has_fields(cast("dict[object, object]", data), cls)
     if _is_bare_protocol(cls):
-        return cls in type(data).__mro__ or all(_has_attribute(data, name) for name in get_protocol_members(cls))
+        return cls in type(data).__mro__ or all(
+            inspect.getattr_static(data, name, _MISSING) is not _MISSING for name in get_protocol_members(cls)
+        )
     try:
         return isinstance(data, cast("type", cls))
     except TypeError:
@@ -211,18 +214,6 @@ def _is_bare_protocol(cls: object) -> TypeGuard[type]:
     return is_protocol and not getattr(cls, "_is_runtime_protocol", False)
 
 
-def _has_attribute(data: object, name: str) -> bool:
-    try:
-        inspect.getattr_static(data, name)
-    except AttributeError:
-        return False
-    return True
-
-
-def _declares(cls: type, name: str) -> bool:
-    return any(name in vars(base) or name in inspect.get_annotations(base) for base in cls.__mro__)
-
-
 @dataclass(frozen=True, slots=True)
 class _Rule:
     """Settings of a comparison: whether Any as a source fits, and the pairs that are being compared.
@@ -270,7 +261,10 @@ def _is_subclass(source: type, target: type, rule: _Rule) -> bool:
     if typing_extensions.is_typeddict(target):
         return typing_extensions.is_typeddict(source) and _fields_fit(source, target, rule)
     if typing_extensions.is_protocol(target):
-        return target in source.__mro__ or all(_declares(source, name) for name in get_protocol_members(target))
+        return target in source.__mro__ or all(
+            any(name in vars(base) or name in inspect.get_annotations(base) for base in source.__mro__)
+            for name in get_protocol_members(target)
+        )
     try:
         return issubclass(source, target)
     except TypeError:

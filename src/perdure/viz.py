@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 import tempfile
-import unicodedata
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
@@ -27,7 +26,6 @@ Format: TypeAlias = Literal["svg", "png", "pdf", "dot"]
 _FORMATS: tuple[str, ...] = get_args(Format)
 _INSTALL = "apt-get install graphviz, brew install graphviz"
 _DIGEST_LENGTH = 8
-_UNDRAWABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})  # controls, lone surrogates, separators of lines and paragraphs
 _INDENT = "  "
 
 
@@ -135,7 +133,7 @@ class _Drawing:
             for group in fan_ins
         ]
         for id_ in dict.fromkeys([graph.start_id, *graph.executors, *outside]):
-            yield indent + self._notation.box(names[id_], _printable(id_), is_start=id_ == graph.start_id)
+            yield indent + self._notation.box(names[id_], id_, is_start=id_ == graph.start_id)
         for merge in merges:
             yield indent + self._notation.fan_in(merge)
         for group, merge in zip(fan_ins, merges, strict=True):
@@ -148,7 +146,7 @@ class _Drawing:
         for source_id, target_id in on_error_ways(graph.executors):
             yield indent + self._notation.arrow(names[source_id], names[target_id], "on error")
         for id_, child in graph.children.items():
-            first, *more, last = self._notation.frame(names[id_], _printable(id_), is_start=id_ == graph.start_id)
+            first, *more, last = self._notation.frame(names[id_], id_, is_start=id_ == graph.start_id)
             inside = indent + _INDENT
             yield indent + first
             yield from (inside + line for line in more)
@@ -187,7 +185,7 @@ class _Dot:
 
     def spell(self, text: str) -> str:
         """Return a valid name."""
-        return _printable(text)
+        return text
 
     def box(self, name: str, label: str, *, is_start: bool) -> str:
         """Return the statement of an executor. People read the label."""
@@ -262,13 +260,3 @@ class _Mermaid:
 def _digest(*texts: str) -> str:
     """Return eight hexadecimal digits for texts."""
     return hashlib.sha256("|".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
-
-
-def _printable(text: str) -> str:
-    """Escape every character that can't be drawn. Line breaks stay."""
-
-    def is_undrawable(character: str) -> bool:
-        return character != "\n" and unicodedata.category(character) in _UNDRAWABLE
-
-    lines = re.sub(r"\r\n?", "\n", text)
-    return "".join(c.encode("unicode_escape").decode() if is_undrawable(c) else c for c in lines)

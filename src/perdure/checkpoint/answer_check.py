@@ -28,7 +28,9 @@ _LETTERS_PER_STEP = 100
 _PATTERN_COST_MAX = 20_000_000
 """Length of the pattern, times its counted repetitions, times length of the text. This takes about 0.1 seconds."""
 
-_ENDLESS = frozenset({"uniqueItems", "patternProperties", "$dynamicRef", "unevaluatedItems", "unevaluatedProperties"})
+_ENDLESS = frozenset(
+    {"uniqueItems", "patternProperties", "$dynamicRef", "unevaluatedItems", "unevaluatedProperties", "$schema"}
+)
 """Keywords whose cost has no bound in our step count. The schemas of our own types need none of them."""
 
 
@@ -75,14 +77,20 @@ def check_against(schema: Schema, value: object, *, steps_max: int = _STEPS_MAX)
 
 
 def _require_modest(schema: object) -> None:
-    """Refuse a large schema, and one that asks for another dialect, in which nothing has a bound."""
+    """Refuse a large schema, and one with something that has no bound, such as another dialect."""
+    from referencing.exceptions import Unresolvable  # noqa: PLC0415 - imported on first use
+
     waiting, count = [schema], 0
     while waiting:
         node = waiting.pop()
         count += 1
-        if count > _NODES_MAX or (isinstance(node, dict) and "$schema" in node):
+        if count > _NODES_MAX or (isinstance(node, dict) and not _ENDLESS.isdisjoint(cast("dict[str, object]", node))):
             raise _TooCostlyError
         if isinstance(node, dict):
+            # The library knows the schemas of all dialects by URL, and they ask for dialects.
+            ref = cast("dict[str, object]", node).get("$ref")
+            if isinstance(ref, str) and not ref.startswith("#"):
+                raise Unresolvable(ref=ref)
             waiting.extend(cast("dict[str, object]", node).values())
         elif isinstance(node, list):
             waiting.extend(cast("list[object]", node))
@@ -98,11 +106,9 @@ def _validator() -> Any:
 
     known: dict[str, Any] = cast("Any", Draft202012Validator).VALIDATORS
     checks = {**known, "enum": _check_enum, "pattern": _check_pattern}
-    checks["additionalProperties"] = _unless_patterns(known["additionalProperties"])
-    checks["$ref"] = _check_local_ref(known["$ref"])
     return cast("Any", validators).create(
         Draft202012Validator.META_SCHEMA,
-        {name: _counted(check) for name, check in checks.items() if name not in _ENDLESS},
+        {name: _counted(check) for name, check in checks.items()},
         type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", is_integer),
     )
 
@@ -117,27 +123,6 @@ def _counted(check: Callable[..., Any]) -> Callable[..., Iterator[ValidationErro
             yield error
 
     return counted
-
-
-def _check_local_ref(check: Callable[..., Any]) -> Callable[..., Any]:
-    from referencing.exceptions import Unresolvable  # noqa: PLC0415 - imported on first use
-
-    def check_ref(validator: object, ref: object, value: object, schema: object) -> Any:
-        # The library knows the schemas of all dialects by URL, and they ask for dialects.
-        if not isinstance(ref, str) or not ref.startswith("#"):
-            raise Unresolvable(ref=str(ref))
-        return check(validator, ref, value, schema)
-
-    return check_ref
-
-
-def _unless_patterns(check: Callable[..., Any]) -> Callable[..., Any]:
-    """Skip a check that would evaluate `patternProperties`."""
-
-    def check_unless(validator: object, value: object, instance: object, schema: Schema) -> Any:
-        return () if "patternProperties" in schema else check(validator, value, instance, schema)
-
-    return check_unless
 
 
 def _check_enum(_: object, values: list[Any], value: object, __: object) -> Iterator[ValidationError]:

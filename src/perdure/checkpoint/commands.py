@@ -155,13 +155,9 @@ def read_command(command: Command, blobs: Mapping[str, bytes], *, checkpoint_id:
 
 
 def _read(command: Command, tree: dict[str, Any], blobs: Mapping[str, bytes], checkpoint_id: str) -> AnyCommand:
-    at, by = tree["at"], tree["by"]
-    texts: dict[str, tuple[object, ...]] = {
-        "answer": (tree.get("request"), tree.get("shown")),
-        "message": (tree.get("target") or "",),
-        "cancel": (tree.get("reason") or "",),
-    }
-    if not all(isinstance(each, str) for each in (at, by, *texts.get(command.kind, ()))):
+    at, by, needed = tree["at"], tree["by"], ("request", "shown") if command.kind == "answer" else ()
+    texts = (at, by, *(tree.get(name) for name in needed), tree.get("target") or "", tree.get("reason") or "")
+    if not all(isinstance(each, str) for each in texts):
         raise DamagedPartError("a text has another type")
     match command.kind:
         case "answer":

@@ -16,13 +16,12 @@ from perdure.graph import (
     FanInEdgeGroup,
     Graph,
     Migration,
-    Route,
     Upgrade,
     private_owner,
     private_scope,
     wiring,
 )
-from perdure.kernel import Delayed, Delivery, Request, Snapshot, StateKey
+from perdure.kernel import Delayed, Delivery, Request, Snapshot
 from perdure.typenames import describe, type_of
 from perdure.types import is_instance_of, is_type_compatible
 
@@ -76,7 +75,10 @@ async def _step(snapshot: Snapshot, migration: Migration, graph: Graph, values: 
             executors[executor_id] = values.fix(state, what)
     state = dict(snapshot.state)
     if migration.shared_state is not None:
-        state = await _shared(migration.shared_state, state, values, migration)
+        before = {key: values.give(value) for (scope, key), value in state.items() if scope == SHARED_SCOPE}
+        shared = await _upgraded(migration.shared_state, before, "shared state", migration)
+        state = {place: value for place, value in state.items() if place[0] != SHARED_SCOPE}
+        state |= {(SHARED_SCOPE, key): values.fix(value, f"state[{key!r}]") for key, value in shared.items()}
     return replace(snapshot, executors=executors, state=state)
 
 
@@ -100,15 +102,6 @@ async def _upgraded(upgrade: Upgrade, state: dict[str, Any], what: str, migratio
             "nothing was changed, fix the migration and resume again",
             error,
         ) from error
-
-
-async def _shared(
-    upgrade: Upgrade, state: dict[StateKey, object], values: Values, migration: Migration
-) -> dict[StateKey, object]:
-    before = {key: values.give(value) for (scope, key), value in state.items() if scope == SHARED_SCOPE}
-    after = await _upgraded(upgrade, before, "shared state", migration)
-    others = {place: value for place, value in state.items() if place[0] != SHARED_SCOPE}
-    return others | {(SHARED_SCOPE, key): values.fix(value, f"state[{key!r}]") for key, value in after.items()}
 
 
 def _renamed(snapshot: Snapshot, names: Mapping[str, str], graph: Graph) -> Snapshot:
@@ -355,14 +348,10 @@ class _Check:
         # A handler that asked continues with the answer.
         if request.resumes is not None or executor.child_graph() is not None:
             return None
-        if any(_may_take(route, data, request) for route in wiring(executor).dispatch.answers):
-            return None
-        return f"it has no response handler for a {describe(request.response_type)} to a {type_of(data)}"
-
-
-def _may_take(route: Route, data: object, request: Request) -> bool:
-    """Return True if a response handler could take an answer to this request. Its types may be wider or narrower."""
-    asked, answered = route.types.takes
-    return is_instance_of(data, asked) and (
-        is_type_compatible(request.response_type, answered) or is_type_compatible(answered, request.response_type)
-    )
+        response = request.response_type
+        for asked, answered in (route.types.takes for route in wiring(executor).dispatch.answers):
+            # The handler's type may be wider or narrower.
+            fits = is_type_compatible(response, answered) or is_type_compatible(answered, response)
+            if fits and is_instance_of(data, asked):
+                return None
+        return f"it has no response handler for a {describe(response)} to a {type_of(data)}"

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 
+ORIGIN = ("created_at", "nonce", "input_digest", "parent_checkpoint_id")
+"""The start of a run in a header, in the order of the format."""
+
 _TRACE = b'"trace"'
 """Most headers have no trace, and need not be parsed for it."""
 
@@ -185,20 +188,16 @@ def gathered(path: str, address: Callable[[str], str | None]) -> Iterator[Gather
     count, step = int(number) + 1, 1
     while count % (step * WIDTH) == 0:
         firsts = range(count - step * WIDTH, count, step)
-        paths = [f"{trail}/{first}" for first in firsts]
         # Chunks of earlier releases may not be grouped, and then the next one is still there.
-        known = [address(each) for each in paths if step == 1 or address(_next_path(each)) is None]
+        complete = [each for each in firsts if step == 1 or address(f"{trail}/{each + 1}") is None]
+        known = [address(f"{trail}/{each}") for each in complete]
         addresses = [each for each in known if each is not None]
         if len(addresses) < WIDTH:
             return
         blob = Blob.of(dumps({"~": "index", "chunks": addresses}), tuple(sorted(set(addresses))))
-        yield Gathered(paths[0], blob, tuple(paths[1:]))
+        path, *gone = [f"{trail}/{each}" for each in firsts]
+        yield Gathered(path, blob, tuple(gone))
         step *= WIDTH
-
-
-def _next_path(path: str) -> str:
-    trail, _, number = path.rpartition("/")
-    return f"{trail}/{int(number) + 1}"
 
 
 _HEADER: Mapping[str, Any] = {
@@ -259,15 +258,10 @@ def trace_of(manifest: Manifest) -> str | None:
 
 def origin_of(manifest: Manifest) -> NewRun:
     """Return how the run of a checkpoint started."""
-    run = header_of(manifest).get("run", {})
-    return NewRun(
-        manifest.run_id,
-        manifest.workflow_name,
-        run.get("created_at", manifest.timestamp),
-        run.get("nonce", manifest.run_id),
-        run.get("input_digest"),
-        run.get("parent_checkpoint_id"),
-    )
+    known: dict[str, Any] = header_of(manifest).get("run", {})
+    usual = {"created_at": manifest.timestamp, "nonce": manifest.run_id}
+    origin: dict[str, Any] = {name: known.get(name, usual.get(name)) for name in ORIGIN}
+    return NewRun(manifest.run_id, manifest.workflow_name, **origin)
 
 
 def is_settled(manifest: Manifest) -> bool:

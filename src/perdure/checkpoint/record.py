@@ -5,37 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from perdure import events
 from perdure.checkpoint.manifest import Reader, header_of, naming
 from perdure.clock import SystemClock
-from perdure.codec import (
-    Codec,
-    CodedValues,
-    DamagedPartError,
-    Kept,
-    Values,
-    decode,
-    loads,
-    read_document,
-    register_type,
-    verified,
-)
+from perdure.codec import CodedValues, DamagedPartError, Kept, decode, loads, read_document, register_type, verified
 from perdure.data_classes import new_dict, value_class
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
-from perdure.events import (
-    CheckpointInfo,
-    TakenOver,
-    UndeliveredMessage,
-    WorkflowErrorDetails,
-    WorkflowEvent,
-    WorkflowEventSource,
-    WorkflowRunState,
-)
+from perdure.events import WorkflowEvent
 from perdure.failures import Failure
 from perdure.graph import INTERNAL_SOURCE_ID, SHARED_SCOPE, FailedMessage, MessageType, WorkflowMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from perdure.codec import Codec, Values
     from perdure.kernel import Delivery, Request, Snapshot
     from perdure.records import Manifest
 
@@ -44,14 +27,6 @@ WORKFLOW_RUN_KWARGS_KEY = "_workflow_run_kwargs"
 SAVED_FIELDS_PATH = "fields"
 
 VALUE_FIELDS = ("messages", "state", "pending_request_info_events")
-
-
-def _new_id() -> str:
-    return SystemClock().new_id()
-
-
-def _now() -> str:
-    return SystemClock().now().isoformat()
 
 
 @dataclass(eq=False, repr=False)
@@ -64,9 +39,9 @@ class WorkflowCheckpoint:
 
     workflow_name: str
     graph_signature_hash: str
-    checkpoint_id: str = field(default_factory=_new_id)
+    checkpoint_id: str = field(default_factory=lambda: SystemClock().new_id())
     previous_checkpoint_id: str | None = None
-    timestamp: str = field(default_factory=_now)
+    timestamp: str = field(default_factory=lambda: SystemClock().now().isoformat())
     messages: dict[str, list[WorkflowMessage]] = field(default_factory=new_dict)
     state: dict[str, Any] = field(default_factory=new_dict)
     pending_request_info_events: dict[str, WorkflowEvent[Any]] = field(default_factory=new_dict)
@@ -233,16 +208,7 @@ def _event_fields(event: WorkflowEvent[Any]) -> dict[str, Any]:
 
 
 register_type(WorkflowEvent, encode=_event_fields, decode=lambda fields: WorkflowEvent(**fields))
-for _data_type in (
-    CheckpointInfo,
-    FailedMessage,
-    Failure,
-    MessageType,
-    TakenOver,
-    UndeliveredMessage,
-    WorkflowErrorDetails,
-    WorkflowEventSource,
-    WorkflowMessage,
-    WorkflowRunState,
-):
-    register_type(_data_type)
+for _type in (events.CheckpointInfo, events.TakenOver, events.UndeliveredMessage, events.WorkflowErrorDetails, Failure):
+    register_type(_type)
+for _type in (events.WorkflowEventSource, events.WorkflowRunState, FailedMessage, MessageType, WorkflowMessage):
+    register_type(_type)

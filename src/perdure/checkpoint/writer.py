@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from perdure.checkpoint.documents import DELAYED, DELIVERY, OUTPUT, SUSPENDED, fan_in_tree, request_tree
-from perdure.checkpoint.manifest import FORMAT, Contents, WrittenCheckpoint, gathered, pieces_text
+from perdure.checkpoint.manifest import FORMAT, ORIGIN, Contents, WrittenCheckpoint, gathered, pieces_text
 from perdure.codec import Codec, Encoded, as_kept, document, dumps
 from perdure.data_classes import new_dict, new_list, new_set, value_class
 from perdure.kernel import Limits, Snapshot, Trail
@@ -284,12 +284,7 @@ class CheckpointWriter:
                 for request in snapshot.requests.values()
             },
             "withheld_kwargs": list(snapshot.withheld_kwargs),
-            "run": {
-                "created_at": origin.created_at,
-                "nonce": origin.nonce,
-                "input_digest": origin.input_digest,
-                "parent_checkpoint_id": origin.parent_checkpoint_id,
-            },
+            "run": {name: getattr(origin, name) for name in ORIGIN},
             "metadata": {},
             "version": "1.0",
         }

@@ -14,36 +14,16 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from perdure.codec import errors
 from perdure.codec.encoded import encoder, reference, require
-from perdure.codec.errors import (
-    DamagedPartError,
-    Misfit,
-    Refusal,
-    attribute_step,
-    element_step,
-    index_step,
-    key_step,
-    keys_step,
-)
 from perdure.codec.reader import Node, Read, Reader, Tag
-from perdure.codec.writer import (
-    LEAF_LENGTH_MIN,
-    ElementTexts,
-    Leaf,
-    Memo,
-    ValueWriter,
-    Write,
-    quote,
-    tagged_sequence,
-    text_leaf,
-    to_bytes,
-    type_of,
-)
+from perdure.codec.writer import LEAF_LENGTH_MIN, ElementTexts, Leaf, quote, tagged_sequence, to_bytes, type_of
 from perdure.records import Blob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from perdure.codec.writer import Memo, ValueWriter, Write
 
 RAW_LENGTH_MAX = 1024
 """Longer bytes become a blob of their own."""
@@ -67,7 +47,7 @@ def _write_float(_: ValueWriter, value: float) -> str:
 def _write_str(writer: ValueWriter, value: str) -> str:
     if len(value) < LEAF_LENGTH_MIN or writer.is_canonical:
         return quote(value)
-    return writer.leaf(text_leaf(writer.codec.memo, value))
+    return writer.leaf(writer.codec.memo.text_leaf(value))
 
 
 def bytes_leaf(memo: Memo, value: bytes) -> Leaf:
@@ -121,7 +101,7 @@ def _write_bytearray(writer: ValueWriter, value: bytearray) -> str:
 def _write_moment(writer: ValueWriter, value: datetime | time) -> str:
     tag, plain = type(value).__name__, value.replace(tzinfo=None, fold=0).isoformat()
     fold = ',"fold":1' if value.fold else ""
-    zone = "" if value.tzinfo is None else f',"zone":{writer.child(value.tzinfo, attribute_step, "tzinfo")}'
+    zone = "" if value.tzinfo is None else f',"zone":{writer.child(value.tzinfo, errors.attribute_step, "tzinfo")}'
     return f'{{"~":"{tag}","value":"{plain}"{fold}{zone}}}'
 
 
@@ -135,18 +115,12 @@ def _read_moment(cls: type[datetime | time]) -> Read:
     return read
 
 
-def _write_timezone(_: ValueWriter, value: Any) -> str:
+def write_fixed_offset(_: ValueWriter, value: Any) -> str:
+    """Write the offset of a zone. One that pydantic made is read back as a `timezone`."""
     # Only these arguments tell a given name from a derived one.
-    offset, *name = value.__getinitargs__()
+    offset, *name = value.__getinitargs__() if type_of(value) is timezone else (value.utcoffset(None),)
     named = f',"name":{quote(name[0])}' if name else ""
     return f'{{"~":"timezone","offset":{_duration(offset)}{named}}}'
-
-
-def write_fixed_offset(_: ValueWriter, value: tzinfo) -> str:
-    """Write the offset of a time that pydantic parsed. It is read back as a `timezone`."""
-    offset = value.utcoffset(None)
-    assert offset is not None, f"{value!r} has no fixed offset"
-    return f'{{"~":"timezone","offset":{_duration(offset)}}}'
 
 
 def _read_timezone(_: Reader, node: Node) -> timezone:
@@ -183,7 +157,7 @@ def _read_path(_: Reader, node: Node) -> pathlib.PurePath:
 
 def _write_zone_info(_: ValueWriter, value: ZoneInfo) -> str:
     if value.key is None:  # pyright: ignore[reportUnnecessaryComparison]  ZoneInfo.from_file gives None
-        raise Refusal("it is a time zone without a key", "create it with ZoneInfo(key)")
+        raise errors.Refusal("it is a time zone without a key", "create it with ZoneInfo(key)")
     return f'{{"~":"zone","key":{quote(value.key)}}}'
 
 
@@ -191,7 +165,9 @@ def _read_zone_info(_: Reader, node: Node) -> ZoneInfo:
     try:
         return ZoneInfo(node["key"])
     except ZoneInfoNotFoundError as error:
-        raise Misfit("zoneinfo:ZoneInfo", f"time zone {node['key']!r} is not installed here (see tzdata)") from error
+        raise errors.Misfit(
+            "zoneinfo:ZoneInfo", f"time zone {node['key']!r} is not installed here (see tzdata)"
+        ) from error
 
 
 def _write_text(tag: str) -> Write:
@@ -215,7 +191,7 @@ def _has_many_equal_hashes(keys: Collection[Any]) -> bool:
 
 def _require_hashes(keys: Collection[Any]) -> None:
     if _has_many_equal_hashes(keys):
-        raise Refusal(
+        raise errors.Refusal(
             f"more than {_EQUAL_HASHES_MAX} of its elements or keys have the same hash, so reading it would take long",
             "keep them in a list, or give their class a better __hash__",
         )
@@ -223,12 +199,12 @@ def _require_hashes(keys: Collection[Any]) -> None:
 
 def _write_sequence(writer: ValueWriter, value: Any) -> str:
     cls, refs, child = type_of(value), writer.refs, writer.child
-    step = element_step if cls in _SETS else index_step
+    step = errors.element_step if cls in _SETS else errors.index_step
     if cls in _SETS:
         _require_hashes(value)
     was_immutable, writer.immutable = writer.immutable, True
     writer.enter(value)
-    can_remember = writer.can_remember(value)
+    can_remember = cls in (list, tuple) and not writer.is_at_cut and not writer.is_canonical
     items = ElementTexts(len(refs), known=writer.known(value) if can_remember else ())
     count = sum([len(chunk.elements) for chunk, _ in items.known])
     rest = value[count:] if count else value
@@ -315,15 +291,20 @@ def _write_mapping(writer: ValueWriter, value: Any) -> str:
     is_object = cls is dict and "~" not in value and _STRINGS.issuperset(map(type, value))
     if not is_object:
         _require_hashes(value)
-    head = _defaultdict_head(writer, value) if cls is defaultdict else f'{{"~":"{cls.__name__}"'
+    head = f'{{"~":"{cls.__name__}"'
+    if cls is defaultdict and value.default_factory is not None:
+        if not isinstance(value.default_factory, type):
+            why = "it is a defaultdict whose default_factory is not a class"
+            raise errors.Refusal(why, "use a class such as list or int, or a plain dict")
+        head += f',"factory":{writer.child(value.default_factory, errors.attribute_step, "default_factory")}'
     items = ElementTexts(len(refs))
     writer.enter(value)
     for key, element in value.items():
         if is_object:
-            text = f"{quote(key)}:{child(element, key_step, key)}"
+            text = f"{quote(key)}:{child(element, errors.key_step, key)}"
         else:
-            key_text = child(key, keys_step, len(items.texts))
-            text = f"[{key_text},{child(element, key_step, key)}]"
+            key_text = child(key, errors.keys_step, len(items.texts))
+            text = f"[{key_text},{child(element, errors.key_step, key)}]"
         items.ends.append(len(refs))
         items.texts.append(text)
     writer.leave(value)
@@ -334,18 +315,6 @@ def _write_mapping(writer: ValueWriter, value: Any) -> str:
         return tagged_sequence(writer, head, items)
     text = ",".join(items.texts)
     return f"{{{text}}}" if writer.is_short(text) else f'{{"~":"object","chunks":[{writer.chunks(items, "{}")}]}}'
-
-
-def _defaultdict_head(writer: ValueWriter, value: defaultdict[Any, Any]) -> str:
-    factory = value.default_factory
-    if factory is None:
-        return '{"~":"defaultdict"'
-    if not isinstance(factory, type):
-        raise Refusal(
-            "it is a defaultdict whose default_factory is not a class",
-            "use a class such as list or int, or a plain dict",
-        )
-    return f'{{"~":"defaultdict","factory":{writer.child(factory, attribute_step, "default_factory")}'
 
 
 def _read_pair(make: Callable[[Any, Any], Any], expected: type) -> Read:
@@ -382,13 +351,13 @@ def _pairs(node: Node) -> dict[Any, Any]:
 
 def _spread(keys: list[Any]) -> list[Any]:
     if _has_many_equal_hashes(keys):
-        raise DamagedPartError(f"more than {_EQUAL_HASHES_MAX} elements or keys have the same hash")
+        raise errors.DamagedPartError(f"more than {_EQUAL_HASHES_MAX} elements or keys have the same hash")
     return keys
 
 
 def _all_kept(collection: Any, elements: Collection[Any]) -> Any:
     if len(collection) != len(elements):
-        raise DamagedPartError("an element is duplicated, or there are too many")
+        raise errors.DamagedPartError("an element is duplicated, or there are too many")
     return collection
 
 
@@ -401,15 +370,12 @@ BUILTIN_KINDS: Mapping[type, Write] = {
     str: _write_str,
     bytes: _write_bytes,
     bytearray: _write_bytearray,
-    datetime: _write_moment,
+    **dict.fromkeys((datetime, time), _write_moment),
     date: _write_text("date"),
-    time: _write_moment,
     timedelta: lambda _, value: f'{{"~":"timedelta","value":{_duration(value)}}}',
-    timezone: _write_timezone,
+    timezone: write_fixed_offset,
     range: _write_range,
-    pathlib.PurePosixPath: _write_path,
-    pathlib.PureWindowsPath: _write_path,
-    type(pathlib.Path()): _write_path,
+    **dict.fromkeys((pathlib.PurePosixPath, pathlib.PureWindowsPath, type(pathlib.Path())), _write_path),
     EllipsisType: lambda _, __: '{"~":"ellipsis"}',
     ZoneInfo: _write_zone_info,
     UUID: _write_text("uuid"),
@@ -439,15 +405,11 @@ BUILTIN_TAGS: Mapping[str, Tag] = {
     "range": Tag.of(lambda _, node: range(*node["value"]), "value"),
     "path": Tag.of(_read_path, "value", "pure"),
     "ellipsis": Tag.of(lambda _, __: ...),
-    "list": Tag.of(_read_items(list), "items"),
-    "tuple": Tag.of(_read_items(tuple), "items"),
+    **{cls.__name__: Tag.of(_read_items(cls), "items") for cls in (list, tuple)},
     "deque": Tag.of(
         lambda _, node: _all_kept(deque(_items(node), node.get("maxlen")), _items(node)), "items", "maxlen"
     ),
-    "set": Tag.of(_read_items(set, lambda node: _spread(_items(node))), "items"),
-    "frozenset": Tag.of(_read_items(frozenset, lambda node: _spread(_items(node))), "items"),
-    "dict": Tag.of(_read_items(dict, _pairs), "items"),
-    "OrderedDict": Tag.of(_read_items(OrderedDict, _pairs), "items"),
-    "Counter": Tag.of(_read_items(Counter, _pairs), "items"),
+    **{cls.__name__: Tag.of(_read_items(cls, lambda node: _spread(_items(node))), "items") for cls in (set, frozenset)},
+    **{cls.__name__: Tag.of(_read_items(cls, _pairs), "items") for cls in (dict, OrderedDict, Counter)},
     "defaultdict": Tag.of(_read_defaultdict, "items", "factory"),
 }

@@ -20,7 +20,7 @@ from perdure.codec.log import LOG_KINDS, LOG_TAGS
 from perdure.codec.objects import OBJECT_TAGS, PICKLE_TAGS, TYPE_KINDS, object_kind, write_class, write_pickle
 from perdure.codec.reader import Node, Origin, Read, Reader, Source, Tag
 from perdure.codec.trust import Trust
-from perdure.codec.writer import ATOMS, LEAF_LENGTH_MIN, Leaf, Memo, ValueWriter, Write, text_leaf, to_bytes, too_deep
+from perdure.codec.writer import ATOMS, LEAF_LENGTH_MIN, Leaf, Memo, ValueWriter, Write, to_bytes, too_deep
 from perdure.data_classes import new_dict, new_list, new_set, value_class
 from perdure.errors import EncodeError, ValueTooLargeError
 from perdure.typenames import type_of
@@ -129,7 +129,7 @@ class Codec:
     def _encode(self, value: object, path: str, *, is_canonical: bool) -> Encoded:
         # A long value that is a single leaf is its own blob.
         if type(value) is str and len(value) >= LEAF_LENGTH_MIN and not is_canonical:
-            return _whole(text_leaf(self.memo, value))
+            return _whole(self.memo.text_leaf(value))
         if type(value) is bytes and len(value) > RAW_LENGTH_MAX and not is_canonical:
             return _whole(bytes_leaf(self.memo, value))
         writer = ValueWriter(self, is_canonical)
@@ -221,7 +221,10 @@ def _plain(reader: Reader, node: Node) -> Any:
         case {"~": "datetime" | "time", "value": moment}:
             return moment + node.get("zone", "")
         case {"offset": [days, seconds, microseconds]}:
-            return _offset(timedelta(days, seconds, microseconds))
+            # As in ISO 8601.
+            offset = timedelta(days, seconds, microseconds)
+            hours, minutes = divmod(int(abs(offset).total_seconds()) // 60, 60)
+            return f"{'-' if offset < timedelta() else '+'}{hours:02}:{minutes:02}"
         case {"key": zone}:
             return f"[{zone}]"
         case {"part": address}:
@@ -256,13 +259,6 @@ def _plain_with_type(reader: Reader, node: Node) -> Any:
             return str(timedelta(days, seconds, microseconds))
         case _:
             return _plain(reader, node)
-
-
-def _offset(offset: timedelta) -> str:
-    """Format an offset from UTC as in ISO 8601."""
-    sign = "-" if offset < timedelta() else "+"
-    hours, minutes = divmod(int(abs(offset).total_seconds()) // 60, 60)
-    return f"{sign}{hours:02}:{minutes:02}"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -96,7 +96,14 @@ class Encoded:
             verified(stored, address)
 
         def blob_at(address: str) -> Blob | None:
-            return _stored_blob(address, verified(stored, address)) if address in stored else None
+            if address not in stored:
+                return None
+            data = verified(stored, address)
+            try:
+                # Raw bytes of a program may look like one of our documents; what they seem to refer to does not exist.
+                return Blob(address, data, references(data))
+            except DamagedPartError:
+                return Blob(address, data, kind="raw")
 
         found = reached(self.refs, blob_at)
         return replace(self, made=found) if found else self
@@ -117,14 +124,6 @@ def reached(refs: Iterable[str], blob_at: Callable[[str], Blob | None]) -> dict[
 def reference(address: str) -> str:
     """Return the text of a reference to a blob."""
     return f'{{"~":"part","part":"{address}"}}'
-
-
-def _stored_blob(address: str, data: bytes) -> Blob:
-    try:
-        # Raw bytes of a program may look like one of our documents; what they seem to refer to does not exist.
-        return Blob(address, data, references(data))
-    except DamagedPartError:
-        return Blob(address, data, kind="raw")
 
 
 _Place: TypeAlias = "tuple[Blob | None, Iterator[str], Mapping[str, Blob], Mapping[str, LogNode]]"

@@ -166,7 +166,9 @@ class _Sealer:
             node.shared = elements
         else:
             self.own[node] = elements
-        _grow(self.nodes, node)
+        self.nodes.append(node)
+        while len(self.nodes) >= _WIDTH and self.nodes[-_WIDTH].height == self.nodes[-1].height:
+            self.nodes[-_WIDTH:] = [LogNode.above(tuple(self.nodes[-_WIDTH:]))]
         self.sealed += len(elements)
         self.texts.clear()
 
@@ -181,12 +183,6 @@ class _Sealer:
             self.writer.branches[node.hash] = node
         heights = _numbers(node.height for node in nodes)
         return f'{{"~":"log",{_node_list(nodes)},"heights":[{heights}],{tail}'
-
-
-def _grow(nodes: list[LogNode], node: LogNode) -> None:
-    nodes.append(node)
-    while len(nodes) >= _WIDTH and nodes[-_WIDTH].height == nodes[-1].height:
-        nodes[-_WIDTH:] = [LogNode.above(tuple(nodes[-_WIDTH:]))]
 
 
 def _take_needs(writer: ValueWriter, blob: Blob, mark: int) -> tuple[Mapping[str, Blob], Mapping[str, LogNode]]:

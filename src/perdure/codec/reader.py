@@ -141,7 +141,10 @@ class Reader:
             if len(tree) != 2:  # noqa: PLR2004  the tag and the hash
                 raise DamagedPartError("a reference to a part has other members")
             tree = self._blob(require(tree.get("part"), str, "part"))
-        if not _is_tagged(tree) or "chunks" not in tree or self._keeps_chunks(tree["~"]):
+        if not _is_tagged(tree) or "chunks" not in tree:
+            return tree
+        tag = self._tag(tree["~"])
+        if tag is not None and tag.keeps_chunks:
             return tree
         node: Node = dict(tree)
         chunks = require(node.pop("chunks"), list, "chunks")
@@ -154,10 +157,6 @@ class Reader:
 
     def _tag(self, name: object) -> Tag | None:
         return self._codec.tags.get(name) if isinstance(name, str) else None
-
-    def _keeps_chunks(self, name: object) -> bool:
-        tag = self._tag(name)
-        return tag is not None and tag.keeps_chunks
 
     def _blob(self, address: str) -> Any:
         """Return the tree of a blob, or the value of a leaf."""
@@ -210,7 +209,7 @@ class Reader:
         """Return the elements of a chunk that was decoded or written before, copied if they could change."""
         chunk = self._source.chunks.get(address)
         # Blobs made here are complete. Of a chunk that was read, everything it refers to is verified once.
-        if chunk is None and self._source.has_made(address):
+        if chunk is None and self._source.encoded is not None and address in self._source.encoded.made:
             chunk = self._codec.memo.chunk(address)
         if chunk is None:
             return None
@@ -300,10 +299,6 @@ class Source:
             verified(stored, address)
             self._verified.add(address)
         return stored[address]
-
-    def has_made(self, address: str) -> bool:
-        """Return True if a blob was made here, with everything it refers to."""
-        return self.encoded is not None and address in self.encoded.made
 
     def branch(self, address: str) -> LogNode | None:
         """Return a log node that was read before."""

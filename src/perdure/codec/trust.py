@@ -13,6 +13,7 @@ import sys
 import types
 import typing
 from collections import Counter, OrderedDict, defaultdict, deque
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -23,6 +24,7 @@ from zoneinfo import ZoneInfo
 
 import typing_extensions
 
+from perdure.annotations import resolved
 from perdure.data_classes import value_class
 from perdure.log import Log
 from perdure.stored_names import find_pinned
@@ -116,28 +118,15 @@ def _mentioned(cls: type) -> list[object]:
 
 def _hints(cls: type) -> list[object]:
     """Return the resolved annotations of a class and its bases, without those that can't be resolved."""
-    try:
-        return list(typing.get_type_hints(cls, include_extras=True).values())
-    except Exception:  # noqa: BLE001  an annotation may fail in any way
-        return [
-            hint
-            for base in cls.__mro__
-            for annotation in vars(base).get("__annotations__", {}).values()
-            for hint in _resolved(annotation, base)
-        ]
-
-
-def _resolved(annotation: object, owner: type) -> list[object]:
-    if not isinstance(annotation, str):
-        return [annotation]
-    holder = type("holder", (), {"__annotations__": {"it": annotation}})
-    module = sys.modules.get(owner.__module__)
-    names = {**vars(owner), owner.__name__: owner}
-    try:
-        hints = typing.get_type_hints(holder, vars(module) if module else {}, names, include_extras=True)
-    except Exception:  # noqa: BLE001  as above: skip this annotation
-        return []
-    return [hints["it"]]
+    found: list[object] = []
+    for base in cls.__mro__:
+        module = sys.modules.get(base.__module__)
+        parameters = {each.__name__: each for each in getattr(base, "__type_params__", ())}
+        names = {**vars(base), **parameters, base.__name__: base}
+        for annotation in vars(base).get("__annotations__", {}).values():
+            with suppress(Exception):  # an annotation may fail in any way
+                found.append(resolved(annotation, vars(module) if module else {}, names))
+    return found
 
 
 def _attribute(owner: object, name: str, default: Any = None) -> Any:
@@ -268,14 +257,15 @@ class Trust:
     @classmethod
     def of(cls, types: Iterable[object] = (), *, allowed: Iterable[str | type] = ()) -> Trust:
         """Trust the classes in type expressions and those in `allowed`, given as classes or as `"module:qualname"`."""
-        names: set[str] = set()
-        roots = list(types)
-        for entry in allowed:
-            if isinstance(entry, str):
-                names.add(_require_name(entry))
-            else:
-                roots.append(entry)
-        return cls(tuple(roots), _allowed=frozenset(names))
+        entries = tuple(allowed)
+        names = frozenset(entry for entry in entries if isinstance(entry, str))
+        for name in names:
+            module, _, qualname = name.partition(":")
+            if not (module and qualname):
+                raise ValueError(
+                    f"{name!r} in allowed_checkpoint_types is not a type name; write it as 'module:ClassName'"
+                )
+        return cls((*types, *(entry for entry in entries if not isinstance(entry, str))), _allowed=names)
 
     def including(self, *others: Trust) -> Trust:
         """Return this trust combined with others. If two classes share a name, the first one wins."""
@@ -329,13 +319,6 @@ def _key(root: object) -> object:
     except TypeError:
         return id(root)
     return root
-
-
-def _require_name(entry: str) -> str:
-    module, separator, qualname = entry.partition(":")
-    if not (module and separator and qualname):
-        raise ValueError(f"{entry!r} in allowed_checkpoint_types is not a type name; write it as 'module:ClassName'")
-    return entry
 
 
 def _loaded_module(name: str) -> types.ModuleType | None:

@@ -72,7 +72,7 @@ def _copy(value: Any) -> Any:
     layout = _layout(cls)
     if layout == "enum":
         return value
-    if layout is None or not _is_plain(value, layout):
+    if not _is_plain(value, layout):
         raise Uncopyable
     copy = _new(cls)
     set_ = object.__setattr__
@@ -90,8 +90,11 @@ def _copied_values(values: Mapping[Any, Any]) -> dict[Any, Any]:
     return {key: value if type(value) in ATOMS else _copy(value) for key, value in values.items()}
 
 
-def _is_plain(value: Any, layout: str) -> bool:
-    return layout == "record" or (value.__pydantic_extra__ is None and value.__pydantic_private__ is None)
+def _is_plain(value: Any, layout: str | None) -> bool:
+    """Return True for a dataclass, or a model without extra or private attributes."""
+    return layout == "record" or (
+        layout == "model" and value.__pydantic_extra__ is None and value.__pydantic_private__ is None
+    )
 
 
 _made_by_functions: set[type] = set()
@@ -138,9 +141,9 @@ def _is_unchanged(value: Any, copy: Any) -> bool:
     if cls is list or cls is tuple:
         return len(value) == len(copy) and all(map(_is_unchanged, value, copy))
     layout = _layout(cls)
-    if layout is None or layout == "enum" or not _is_plain(value, layout):
-        return False
-    if layout == "model" and value.__pydantic_fields_set__ != copy.__pydantic_fields_set__:
+    if not _is_plain(value, layout) or (
+        layout == "model" and value.__pydantic_fields_set__ != copy.__pydantic_fields_set__
+    ):
         return False
     return _has_same(value.__dict__, copy.__dict__)
 
@@ -225,6 +228,14 @@ class Memo:
         """Return the entry of this very object."""
         # A leaf holds its value, so no other object can have the id while the leaf exists.
         return self._by_id.get(id(value))
+
+    def text_leaf(self, value: str) -> Leaf:
+        """Return a long string as a blob, made once per object while the memo has it."""
+        leaf = self.leaf(value)
+        if leaf is None:
+            blob = Blob.of(to_bytes(quote(value)))
+            leaf = self.add_leaf(Leaf(value, reference(blob.hash), blob))
+        return leaf
 
     def leaf_at(self, address: str, *, is_raw: bool) -> Leaf | None:
         """Return the leaf with this hash. A text and raw bytes that look like it share a hash."""
@@ -402,10 +413,6 @@ class ValueWriter:
         """Return True if the elements of a sequence are not written in chunks."""
         return len(text) <= _INLINE_LENGTH_MAX or self.is_canonical
 
-    def can_remember(self, value: Any) -> bool:
-        """Return True if the chunks of a sequence at this level can be remembered."""
-        return type_of(value) in (list, tuple) and not self.is_at_cut and not self.is_canonical
-
     def known(self, value: Sequence[Any]) -> Sequence[tuple[Chunk, WrittenChunk]]:
         """Return the chunks at the start of a sequence that were written before; none for a short sequence."""
         if len(value) < _KNOWN_COUNT_MIN:
@@ -473,15 +480,6 @@ def tagged_sequence(writer: ValueWriter, head: str, items: ElementTexts) -> str:
     if writer.is_short(text) and not items.known:
         return f'{head},"items":[{text}]}}'
     return f'{head},"chunks":[{writer.chunks(items)}]}}'
-
-
-def text_leaf(memo: Memo, value: str) -> Leaf:
-    """Return a long string as a blob, made once per object while the memo has it."""
-    leaf = memo.leaf(value)
-    if leaf is None:
-        blob = Blob.of(to_bytes(quote(value)))
-        leaf = memo.add_leaf(Leaf(value, reference(blob.hash), blob))
-    return leaf
 
 
 def too_deep() -> Refusal:

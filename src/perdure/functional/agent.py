@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ANSWERS = frozenset({"function_result", "function_approval_response"})
-
 
 class FunctionAgentOptions(FunctionRunOptions, total=False):
     """The options of `FunctionalWorkflowAgent.run`, beside `stream`."""
@@ -138,15 +136,15 @@ class FunctionalWorkflowAgent(BaseAgent):
         return found
 
     def _answers(self, said: Sequence[Message]) -> dict[str, Any]:
-        contents = (content for message in said for content in message.contents)
-        return dict(self._answer(content) for content in contents if content.type in _ANSWERS)
-
-    def _answer(self, content: Content) -> tuple[str, Any]:
-        if content.type == "function_result":
-            return content.call_id or "", content.result
-        request_id = content.id or ""
-        asked = self._pending.get(request_id)
-        return request_id, content if asked is not None and asked.response_type is Content else content.approved
+        found: dict[str, Any] = {}
+        for content in (content for message in said for content in message.contents):
+            if content.type == "function_result":
+                found[content.call_id or ""] = content.result
+            elif content.type == "function_approval_response":
+                asked = self._pending.get(content.id or "")
+                takes_content = asked is not None and asked.response_type is Content
+                found[content.id or ""] = content if takes_content else content.approved
+        return found
 
     async def _answered(self, running: Awaitable[WorkflowRunResult]) -> AgentResponse[Any]:
         result = await running

@@ -154,16 +154,12 @@ class Parameters:
     def of(cls, fn: Callable[..., Any], hints: Mapping[str, Any], context_type: type) -> Parameters:
         """Read the parameters of a function with these annotations."""
         signature = inspect.signature(fn)
-        found = (
-            parameter.name
-            for parameter in signature.parameters.values()
-            if parameter.kind not in _VARIADIC
-            and (
-                _is_context(hints.get(parameter.name, parameter.annotation), context_type)
-                or parameter.name == _CONTEXT_NAME
-            )
-        )
-        return cls(signature, next(found, None))
+        contexts = (context_type, context_type.__name__)
+        for name, parameter in signature.parameters.items():
+            is_context = name == _CONTEXT_NAME or hints.get(name, parameter.annotation) in contexts
+            if is_context and parameter.kind not in _VARIADIC:
+                return cls(signature, name)
+        return cls(signature, None)
 
     @property
     def plain(self) -> list[str]:
@@ -173,11 +169,6 @@ class Parameters:
             for name, parameter in self.signature.parameters.items()
             if name != self.context and parameter.kind not in _VARIADIC
         ]
-
-    @property
-    def by_keyword_alone(self) -> list[str]:
-        """Return those of them that can't be given by position."""
-        return [name for name in self.plain if self.signature.parameters[name].kind is Parameter.KEYWORD_ONLY]
 
     @property
     def takes_any_keyword(self) -> bool:
@@ -213,7 +204,3 @@ def hints_of(func: Callable[..., Any], namespace: Namespace) -> dict[str, object
         with suppress(NameError, TypeError, ValueError, SyntaxError):
             found[name] = evaluate(annotation, func, namespace)
     return found
-
-
-def _is_context(annotation: object, context_type: type) -> bool:
-    return annotation is context_type or annotation == context_type.__name__

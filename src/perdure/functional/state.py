@@ -114,10 +114,6 @@ class Writer:
         """Return True if one of the two is inside the other."""
         return self.is_within(other) or other.is_within(self)
 
-    def is_around(self, place: str) -> bool:
-        """Return True if the record of a place is inside it."""
-        return bool(self.place) and place.startswith(f"{self.place}/")
-
     def lineage(self) -> Iterator[Writer]:
         """Iterate over it and the enclosing steps."""
         yield self
@@ -155,7 +151,7 @@ class _Write:
 
     def is_ahead_in(self, writer: Writer) -> bool:
         """Return True if it is recorded inside a step that has not reached it."""
-        return self.is_ahead and writer.is_around(self.writer.place)
+        return self.is_ahead and bool(writer.place) and self.writer.place.startswith(f"{writer.place}/")
 
     def limits(self, key: str, writer: Writer) -> bool:
         """Return True if it rests on a write of a step that runs again and has not repeated that write."""
@@ -241,9 +237,10 @@ class FunctionState:
             rank = (1, writer.order, writer.place)
         elif top.writer is writer:
             rank, rests_on = top.rank, dict(top.rests_on)
-        elif not _is_blind(key, writer, top):
+        elif writer.began > top.reached or writer.seen.get(key, 0) > top.shown or writer.is_related(top.writer):
             rank, rests_on = (top.rank[0] + 1, writer.order, writer.place), self._unrecorded_below(key, top)
         else:
+            # The step overwrites a value that it can't have known.
             rank = (top.rank[0], writer.order, writer.place)
             writer.conflicts.append(
                 f"steps {top.writer.name!r} and {writer.name!r} run in parallel and both set the state {key!r}: what "
@@ -372,12 +369,6 @@ def _rank(write: _Write) -> Rank:
     return write.rank
 
 
-def _is_blind(key: str, writer: Writer, top: _Write) -> bool:
-    """Return True if a step overwrites a value that it can't have known."""
-    knew = writer.began > top.reached or writer.seen.get(key, 0) > top.shown
-    return not (knew or writer.is_related(top.writer))
-
-
 current_writer: ContextVar[Writer | None] = ContextVar("perdure_step_writer", default=None)
 
 
@@ -410,7 +401,11 @@ class _Reader:
         """
         if not place.startswith(f"{self._function}{STEP}") or "/" in _last(place):
             return
-        outer = list(self._outer(place))
+        # The places of the enclosing steps, inside the function.
+        outer = [place.rpartition(STEP)[0]]
+        while len(outer[-1]) > len(self._function):
+            outer.append(outer[-1].rpartition(STEP)[0])
+        outer.pop()
         if any(_last(each).startswith(_FUNCTION_QUOTED) for each in outer):
             return
         fields = self._fields(place)
@@ -422,13 +417,6 @@ class _Reader:
         name = unquote(re.split("[#@]", _last(place))[0])
         for key, rank in ranks.items():
             yield key, _Write.ahead(name, place, rank, rests_on.get(key, {}), lambda key=key: give(state)[key])
-
-    def _outer(self, place: str) -> Iterator[str]:
-        """Iterate over the places of the enclosing steps, inside the function."""
-        outer = place.rpartition(STEP)[0]
-        while len(outer) > len(self._function):
-            yield outer
-            outer = outer.rpartition(STEP)[0]
 
     def _fields(self, place: str) -> Mapping[str, Kept]:
         """Return the fields of a step's outcome, if it has set state. Only the step itself knows the result's type."""

@@ -8,6 +8,7 @@ import logging
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
+from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, overload
 
 from typing_extensions import Unpack
@@ -26,7 +27,7 @@ from perdure.types import contains_typevar, is_instance_of
 from perdure.workflows import Workflow, WorkflowBuilder, WorkflowRunOptions, WorkflowRunResult
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from perdure.agents import ContextProvider
     from perdure.clock import Clock
@@ -46,14 +47,14 @@ class FunctionNode(graph.Executor):
                 f"workflow function {id!r} takes {', '.join(parameters.plain)}: it gets one message, and a RunContext; "
                 "put all that it needs into one object"
             )
-        if parameters.by_keyword_alone:
+        self.message_name = next(iter(parameters.plain), None)
+        if self.message_name and parameters.signature.parameters[self.message_name].kind is Parameter.KEYWORD_ONLY:
             raise ValueError(
-                f"workflow function {id!r} takes its message {parameters.by_keyword_alone[0]!r} by keyword only, but "
+                f"workflow function {id!r} takes its message {self.message_name!r} by keyword only, but "
                 "gets it as the first argument; take the * out of its parameters"
             )
         self.func = func
         self.parameters = parameters
-        self.message_name = next(iter(parameters.plain), None)
         self.takes: object = hints.get(self.message_name, Any) if self.message_name is not None else None
         self.gives = {"return": hints["return"]} if "return" in hints else {}
         yields = graph.split_types(hints.get("return"))
@@ -70,7 +71,12 @@ class FunctionNode(graph.Executor):
     @property
     def step_modules(self) -> tuple[str, ...]:
         """Return the modules of the steps that the function names: their types are trusted, too."""
-        return tuple(dict.fromkeys(step.__module__ for step in _steps_named_in(self.func)))
+        try:
+            seen = inspect.getclosurevars(inspect.unwrap(self.func))
+        except (TypeError, ValueError):
+            return ()
+        named = (*seen.globals.values(), *seen.nonlocals.values())
+        return tuple(dict.fromkeys(each.__module__ for each in named if isinstance(each, StepWrapper)))
 
     async def process(self, message: Any, ctx: graph.WorkflowContext[Any, Any]) -> None:
         """Call the function. Its result is the output."""
@@ -107,16 +113,6 @@ class FunctionNode(graph.Executor):
         work.__annotations__ = self.gives
         name = f"{FUNCTION}{self.id}"
         return activation.step(graph.StepCall(name, work, (message,), is_stable=True, is_function=True))
-
-
-def _steps_named_in(func: Callable[..., Any]) -> Iterator[StepWrapper[Any]]:
-    try:
-        seen = inspect.getclosurevars(inspect.unwrap(func))
-    except (TypeError, ValueError):
-        return
-    for found in (*seen.globals.values(), *seen.nonlocals.values()):
-        if isinstance(found, StepWrapper):
-            yield found
 
 
 logger = logging.getLogger(__name__)
@@ -159,30 +155,20 @@ class FunctionalWorkflow(Workflow):
         self,
         func: Callable[..., Awaitable[Any]],
         *,
-        name: str | None = None,
-        description: str | None = None,
-        checkpoint_storage: CheckpointStorage | str | None = None,
-        on_checkpoint_error: Literal["stop", "warn"] = "stop",
-        record_payloads: bool = False,
-        clock: Clock | None = None,
         _namespace: Namespace | None = None,
+        **options: Unpack[FunctionOptions],
     ) -> None:
         if not inspect.iscoroutinefunction(func):
             raise TypeError(f"@workflow is for an async function, and {func!r} is none; write `async def`")
         namespace = _namespace if _namespace is not None else namespace_here(1)
         self.func = func
         self._has_warned = False
-        self.node = FunctionNode(func, name or func.__name__, namespace)
-        self._options: dict[str, Any] = {
-            "name": self.node.id,
-            "description": description,
-            "on_checkpoint_error": on_checkpoint_error,
-            "record_payloads": record_payloads,
-            "clock": clock,
-        }
+        self.node = FunctionNode(func, options.get("name") or func.__name__, namespace)
+        storage = options.pop("checkpoint_storage", None)
+        self._options: FunctionOptions = {**options, "name": self.node.id}
         self._namespace = namespace.needed_by(func)
         built = WorkflowBuilder(start_executor=self.node, **self._options).build()
-        super().__init__(built.graph, checkpoint_storage=checkpoint_storage, clock=clock)
+        super().__init__(built.graph, checkpoint_storage=storage, clock=options.get("clock"))
         self.__doc__ = func.__doc__
 
     def copy(self) -> FunctionalWorkflow:
@@ -192,7 +178,8 @@ class FunctionalWorkflow(Workflow):
     def build(self, *, checkpoint_storage: CheckpointStorage | str | None = None) -> FunctionalWorkflow:
         """Return another instance of the same workflow, without a run, and with its own storage if one is given."""
         storage = self.checkpoint_storage if checkpoint_storage is None else checkpoint_storage
-        return FunctionalWorkflow(self.func, checkpoint_storage=storage, _namespace=self._namespace, **self._options)
+        options: FunctionOptions = {**self._options, "checkpoint_storage": storage}
+        return FunctionalWorkflow(self.func, _namespace=self._namespace, **options)
 
     @overload
     def run(

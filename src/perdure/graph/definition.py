@@ -243,8 +243,7 @@ class Graph:
 def _describe_executor(executor: Executor) -> Any:
     """Return `module.Class`. A script run as `__main__` has the name under which it would be imported."""
     cls, child = executor.__class__, executor.child_graph()
-    pinned = pinned_name(cls)
-    module = module_name(cls.__module__) if pinned is None else pinned.partition(":")[0]
+    module = (pinned_name(cls) or module_name(cls.__module__)).partition(":")[0]
     name = f"{module}.{stored_short_name(cls)}"
     return name if child is None else {"type": name, "sub_workflow": child.signature}
 
@@ -366,15 +365,12 @@ def _require_designation(
 ) -> None:
     for executor_id, count in Counter((*outputs, *intermediates)).items():
         if count > 1:
-            raise _designation_error(f"output_from and intermediate_output_from name executor {executor_id!r} twice")
-        if executor_id not in executors:
-            raise _designation_error(f"executor {executor_id!r} is to give outputs but is not part of the graph")
-        if not executors[executor_id].workflow_output_types:
-            raise _designation_error(
-                f"executor {executor_id!r} is to give outputs but declares none: "
-                "annotate its context as WorkflowContext[..., T]"
-            )
-
-
-def _designation_error(message: str) -> WorkflowValidationError:
-    return WorkflowValidationError(message, ValidationTypeEnum.OUTPUT_VALIDATION)
+            fault = f"output_from and intermediate_output_from name executor {executor_id!r} twice"
+        elif executor_id not in executors:
+            fault = f"executor {executor_id!r} is to give outputs but is not part of the graph"
+        elif not executors[executor_id].workflow_output_types:
+            advice = "annotate its context as WorkflowContext[..., T]"
+            fault = f"executor {executor_id!r} is to give outputs but declares none: {advice}"
+        else:
+            continue
+        raise WorkflowValidationError(fault, ValidationTypeEnum.OUTPUT_VALIDATION)

@@ -41,27 +41,25 @@ class Declaration:
 
     def types(self) -> HandlerTypes:
         """Return the resolved types. Raises ValueError or NameError."""
-        if self._types is None:
-            self._types = self._explicit_types() if self.explicit else self._annotated_types()
+        if self._types is not None:
+            return self._types
+        func = self.func
+        *message_names, context_name = parameter_names(func)[1:]
+        if self.explicit:
+            given = {name: evaluate(value, func, self.namespace) for name, value in self.explicit.items()}
+            takes = (given["request"], given["response"]) if self.is_response else (given["input"],)
+            context = func.__annotations__.get(context_name)
+            context_types(evaluate(context, func, self.namespace) if context is not None else None, func)
+            declared = split_types(given.get("output")), split_types(given.get("workflow_output"))
+        else:
+            try:
+                hints = annotations_of(func, self.namespace)
+            except TypeError as error:
+                raise ValueError(f"{label_of(func)} has an annotation that is not a type: {error}") from error
+            takes = tuple(hints[name] for name in message_names)
+            declared = context_types(hints.get(context_name), func)
+        self._types = handler_types(func, takes, *declared)
         return self._types
-
-    def _explicit_types(self) -> HandlerTypes:
-        given = {name: evaluate(value, self.func, self.namespace) for name, value in self.explicit.items()}
-        takes = (given["request"], given["response"]) if self.is_response else (given["input"],)
-        context = self.func.__annotations__.get(parameter_names(self.func)[-1])
-        context_types(evaluate(context, self.func, self.namespace) if context is not None else None, self.func)
-        return handler_types(
-            self.func, takes, split_types(given.get("output")), split_types(given.get("workflow_output"))
-        )
-
-    def _annotated_types(self) -> HandlerTypes:
-        try:
-            hints = annotations_of(self.func, self.namespace)
-        except TypeError as error:
-            raise ValueError(f"{label_of(self.func)} has an annotation that is not a type: {error}") from error
-        *message_names, context_name = parameter_names(self.func)[1:]
-        takes = tuple(hints[name] for name in message_names)
-        return handler_types(self.func, takes, *context_types(hints.get(context_name), self.func))
 
 
 def declaration_of(func: object) -> Declaration | None:

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 def begin_turn(snapshot: Snapshot, *, target_id: str, value: Value, message_id: str | None = None) -> Snapshot:
     """Start the next turn with a message for the start executor. State, requests and fan-in buffers are kept."""
-    source_id = INTERNAL_SOURCE_ID(target_id)
-    delivery = Delivery(target_id, (source_id,), (value,), send=f"turn:{snapshot.turn + 1}", asked_for=target_id)
+    delivery = _delivery(target_id, value, f"turn:{snapshot.turn + 1}")
     return replace(
         snapshot,
         turn=snapshot.turn + 1,
@@ -28,10 +27,14 @@ def begin_turn(snapshot: Snapshot, *, target_id: str, value: Value, message_id: 
     )
 
 
+def _delivery(target_id: str, value: Value, send: str, answers: Request | None = None) -> Delivery:
+    source_id = INTERNAL_SOURCE_ID(target_id)
+    return Delivery(target_id, (source_id,), (value,), send, asked_for=target_id, answers=answers)
+
+
 def receive(snapshot: Snapshot, *, target_id: str, value: Value, message_id: str) -> Snapshot:
     """Deliver a message from outside to any executor, in the current turn."""
-    source_id = INTERNAL_SOURCE_ID(target_id)
-    delivery = Delivery(target_id, (source_id,), (value,), send=message_id, asked_for=target_id)
+    delivery = _delivery(target_id, value, message_id)
     received = snapshot.received.extended([message_id])
     return replace(snapshot, since_input=0, deliveries=(*snapshot.deliveries, delivery), received=received)
 
@@ -50,7 +53,11 @@ def answer(
     `dropped` requests are closed without an answer, also in the sub-workflows that passed them on.
     """
     requests = [*(request for request, _ in answers), *dropped]
-    deliveries = tuple(_answer_delivery(request, value) for request, value in answers if request.resumes is None)
+    deliveries = tuple(
+        _delivery(request.executor_id, value, f"answer:{request.id}", request)
+        for request, value in answers
+        if request.resumes is None
+    )
     given = {f"{request.resumes}/answer/{request.id}": value for request, value in answers if request.resumes}
     woken = [each for each in snapshot.suspended if _awaits_one_of(each, answers)]
     short = what or {}
@@ -84,17 +91,6 @@ def _awaits_one_of(suspended: Suspended, answers: Sequence[tuple[Request, Value]
     return any(suspended.awaits == request.id or request.resumes == owner for request, _ in answers if request.resumes)
 
 
-def _answer_delivery(request: Request, value: Value) -> Delivery:
-    return Delivery(
-        request.executor_id,
-        (INTERNAL_SOURCE_ID(request.executor_id),),
-        (value,),
-        send=f"answer:{request.id}",
-        asked_for=request.executor_id,
-        answers=request,
-    )
-
-
 def reopen(snapshot: Snapshot, request: Request, *, reason: str) -> Snapshot:
     """Keep a request open because its stored answer does not fit, and record the reason."""
     again = replace(request, refusals=(*request.refusals, reason))
@@ -105,7 +101,9 @@ def wake(snapshot: Snapshot, *, now: Moment, fan_ins: Mapping[str, FanIn]) -> Sn
     """Deliver everything that is due, earliest first: suspended activations, delayed messages, then sub-workflows."""
     due = sorted((each for each in snapshot.suspended if _is_due(each.wake_at, now)), key=lambda e: e.wake_at or "")
     arriving = sorted((each for each in snapshot.delayed if each.due <= now), key=lambda each: each.due)
-    children = _due_children(snapshot, now)
+    # A sub-workflow with a wake delivery is woken already.
+    woken = {each.target_id for each in snapshot.deliveries if each.woken_at is not None}
+    children = [key for key, child in snapshot.children.items() if key not in woken and _has_due(child, snapshot, now)]
     if not due and not arriving and not children:
         return snapshot
     sendings = [
@@ -138,12 +136,6 @@ def expire(snapshot: Snapshot, *, now: Moment, by: str, apart_from: Container[st
 
 def _is_due(moment: Moment | None, now: Moment) -> bool:
     return moment is not None and moment <= now
-
-
-def _due_children(snapshot: Snapshot, now: Moment) -> list[str]:
-    """Return the sub-workflows in which something is due, except those with a wake delivery already."""
-    woken = {each.target_id for each in snapshot.deliveries if each.woken_at is not None}
-    return [key for key, child in snapshot.children.items() if key not in woken and _has_due(child, snapshot, now)]
 
 
 def _has_due(child: Snapshot, parent: Snapshot, now: Moment) -> bool:

@@ -1,4 +1,5 @@
 """Workflows: the builder, the workflow, its runs, sub-workflows, and workflows as agents."""
+# pyright: reportUnusedImport=false
 
 from perdure.engine import WorkflowInvocationKwargs
 from perdure.workflows.as_agent.agent import WorkflowAgent
@@ -7,23 +8,3 @@ from perdure.workflows.builder import WorkflowBuilder
 from perdure.workflows.run import Edit, Run, apply_edit, run_sync
 from perdure.workflows.sub import SubWorkflowRequestMessage, SubWorkflowResponseMessage, WorkflowExecutor
 from perdure.workflows.workflow import Workflow, WorkflowRunOptions, WorkflowRunResult
-
-__all__ = [
-    "REQUEST_INFO_FUNCTION_NAME",
-    "Edit",
-    "ResponseBuilder",
-    "Run",
-    "SubWorkflowRequestMessage",
-    "SubWorkflowResponseMessage",
-    "Workflow",
-    "WorkflowAgent",
-    "WorkflowBuilder",
-    "WorkflowExecutor",
-    "WorkflowInvocationKwargs",
-    "WorkflowRunOptions",
-    "WorkflowRunResult",
-    "answered_ids",
-    "apply_edit",
-    "run_sync",
-    "to_plain",
-]

@@ -42,16 +42,17 @@ def run_sync(work: Workflow | Awaitable[Any], message: Any = ABSENT, **options: 
     Raises RuntimeError if an event loop already runs in this thread: use `await` there.
     """
     error: Exception | None = None
-    if _is_loop_running():
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
         instead = "await workflow.run(...)" if isinstance(work, Workflow) else "await ..."
         error = RuntimeError(
             f"run_sync would block the event loop that is running here; write `{instead}` instead, as in notebooks "
             "and async functions"
         )
-    elif not isinstance(work, Workflow) and (message is not ABSENT or options):
-        error = TypeError("a message and options belong to a workflow, not to an awaitable")
+    if not isinstance(work, Workflow) and (message is not ABSENT or options):
+        error = error or TypeError("a message and options belong to a workflow, not to an awaitable")
     elif options.pop("stream", False):
-        error = TypeError("run_sync can't stream; leave stream=True out")
+        error = error or TypeError("run_sync can't stream; leave stream=True out")
     if error is not None:
         if inspect.iscoroutine(work):
             work.close()  # it would warn of not being awaited
@@ -61,14 +62,6 @@ def run_sync(work: Workflow | Awaitable[Any], message: Any = ABSENT, **options: 
         return await (work.run(message, stream=False, **options) if isinstance(work, Workflow) else work)
 
     return asyncio.run(run())
-
-
-def _is_loop_running() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)

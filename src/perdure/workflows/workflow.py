@@ -33,16 +33,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class StartOptions(TypedDict, total=False):
-    """The options of `Workflow.start`, which `Workflow.run` takes too."""
+class CallOptions(TypedDict, total=False):
+    """The options of every call of a workflow."""
 
     checkpoint_id: str | None
-    run_id: str | None
     checkpoint_storage: CheckpointStorage | str | None
-    takeover: bool
     tools: Any
     function_invocation_kwargs: engine.InvocationKwargs | None
     client_kwargs: engine.InvocationKwargs | None
+
+
+class StartOptions(CallOptions, total=False):
+    """The options of `Workflow.start`, which `Workflow.run` takes too."""
+
+    run_id: str | None
+    takeover: bool
     deadline: timedelta | datetime | None
     budget: Mapping[str, float] | None
     tags: Mapping[str, str] | None
@@ -330,14 +335,7 @@ class Workflow:
         )
 
     async def cancel_pending_requests(
-        self,
-        request_ids: Collection[str],
-        *,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | str | None = None,
-        tools: Any = None,
-        function_invocation_kwargs: engine.InvocationKwargs | None = None,
-        client_kwargs: engine.InvocationKwargs | None = None,
+        self, request_ids: Collection[str], **options: Unpack[CallOptions]
     ) -> WorkflowRunResult:
         """Cancel open requests and run until the workflow is idle. Ids of requests that are not open are ignored.
 
@@ -348,16 +346,7 @@ class Workflow:
         ids = frozenset(request_ids)
         if isinstance(request_ids, str) or not all(isinstance(each, str) and each for each in ids):  # pyright: ignore[reportUnnecessaryIsInstance] - programs may be unchecked
             raise ValueError(f"request ids must be a collection of strings that are not empty, not {request_ids!r}")
-        call = self._call(
-            engine.ABSENT,
-            streaming=False,
-            responses={},
-            checkpoint_id=checkpoint_id,
-            checkpoint_storage=checkpoint_storage,
-            tools=tools,
-            function_invocation_kwargs=function_invocation_kwargs,
-            client_kwargs=client_kwargs,
-        )
+        call = self._call(engine.ABSENT, streaming=False, responses={}, **options)
         return await self.stream(replace(call, cancels=ids, emit_open_requests=True)).get_final_response()
 
     def get_last_checkpoint_id(self) -> str | None:

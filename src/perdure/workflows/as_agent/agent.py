@@ -6,7 +6,7 @@ import logging
 import weakref
 from dataclasses import InitVar, asdict, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypedDict, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, overload
 
 from typing_extensions import Unpack
 
@@ -29,6 +29,7 @@ from perdure.workflows.as_agent.translation import (
     stores_own_output,
     to_plain_messages,
 )
+from perdure.workflows.workflow import CallOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
@@ -44,15 +45,10 @@ Outcome: TypeAlias = tuple[agents.AgentResponse[Any], dict[str, Any]]
 _STEP = "answer of a workflow"
 
 
-class AgentRunOptions(TypedDict, total=False):
+class AgentRunOptions(CallOptions, total=False):
     """The options of `WorkflowAgent.run`, beside `stream`."""
 
     session: agents.AgentSession | None
-    checkpoint_id: str | None
-    checkpoint_storage: CheckpointStorage | str | None
-    tools: Any
-    function_invocation_kwargs: InvocationKwargs | None
-    client_kwargs: InvocationKwargs | None
 
 
 @dataclass(eq=False)

@@ -12,12 +12,12 @@ from perdure import engine
 from perdure.checkpoint import request_event
 from perdure.clock import now, seconds_until
 from perdure.errors import AgentException
-from perdure.kernel import Limits, PendingEvent, Snapshot, answer, begin_turn, wake
+from perdure.kernel import Limits, Snapshot, answer, begin_turn, wake
 from perdure.workflows.as_agent.translation import RESPONSE_EVENTS, TurnInput, find_answers
 from perdure.workflows.sub import ChildRun, records_under
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
     from perdure.events import WorkflowEvent
     from perdure.workflows.as_agent.agent import AgentCall
@@ -44,13 +44,8 @@ class NestedRun:
 
     async def load(self) -> Snapshot:
         """Return the run before the call, with the executors' states loaded."""
-        parent, name = self._parent, self._parent.executor_id
-        return (
-            parent.child
-            or parent.context.children.get(name)
-            or parent.context.snapshot.children.get(name)
-            or Snapshot()
-        )
+        name, context = self._parent.executor_id, self._parent.context
+        return self._parent.child or context.children.get(name) or context.snapshot.children.get(name) or Snapshot()
 
     def store(self, snapshot: Snapshot) -> None:
         """Store the run after the call."""
@@ -69,14 +64,18 @@ class NestedRun:
             run_kwargs=engine.resolve_kwargs(call.kwargs, self._workflow.executors),
             tools=call.tools,
             streaming=call.streaming,
-            emit=_ignore,
+            emit=lambda _: None,  # the response has what counts
             changes=engine.ChangeDetector(),
         )
         before = await self.load()
         begun = self._begin(before, given, call.position.heard)
         snapshot = await child.resume() or begun
-        for event in self._events_between(begun, snapshot):
+        values, new = context.values, list(snapshot.outputs)[len(begun.outputs) :]
+        for event in engine.output_events(new, values, in_pieces=call.streaming):
             yield event
+        for key, request in snapshot.requests.items():
+            if key not in begun.requests:
+                yield request_event(request, values)
         while True:
             loop = child.loop(snapshot)
             async with engine.Closing(loop.run()) as batches:
@@ -96,13 +95,6 @@ class NestedRun:
         if not before.requests:
             call.position.heard = dict(given.counts)
             call.position.store(call.state)
-
-    def _events_between(self, begun: Snapshot, reached: Snapshot) -> Iterator[WorkflowEvent[Any]]:
-        values, new = self._parent.context.values, list(reached.outputs)[len(begun.outputs) :]
-        yield from engine.output_events(new, values, in_pieces=self._call.streaming)
-        for key, request in reached.requests.items():
-            if key not in begun.requests:
-                yield request_event(request, values)
 
     def pending(self) -> list[WorkflowEvent[Any]]:
         """Return the open requests."""
@@ -148,7 +140,13 @@ class HandlerRun(NestedRun):
         origin = self._journal("origin/")
         found = origin.child() or self._kept_run()
         if found is None:
-            return await self._new_run()
+            context, blueprint = self._parent.context, self._workflow.blueprint
+            if not context.is_checkpointed:
+                return Snapshot()
+            # The new run begins with the states that the executors had before any run.
+            return await engine.with_initial_states(
+                self._workflow.graph, blueprint.executors(), Snapshot(), context.values
+            )
         await engine.load(self._workflow.graph, found, self._parent.context.values)
         # Recorded first, because the turn's number is part of the names of the inner records.
         origin.record_child_soon(found, ())
@@ -168,13 +166,6 @@ class HandlerRun(NestedRun):
             )
         logger.warning("run %r of this session is not in this process; a new run gets the conversation", run_id)
         return None
-
-    async def _new_run(self) -> Snapshot:
-        """Start a run with the states that the executors had before any run."""
-        context, graph = self._parent.context, self._workflow.graph
-        if not context.is_checkpointed:
-            return Snapshot()
-        return await engine.with_initial_states(graph, self._workflow.blueprint.executors(), Snapshot(), context.values)
 
     def store(self, snapshot: Snapshot) -> None:
         """Store the run's position in the session."""
@@ -197,7 +188,3 @@ def _without_limits(snapshot: Snapshot) -> Snapshot:
     """Return the run as it is stored. Deadlines inside an agent are watched by whoever asks its questions outside."""
     requests = {key: replace(request, deadline=None) for key, request in snapshot.requests.items()}
     return replace(snapshot, limits=Limits(), scope="", requests=requests)
-
-
-def _ignore(event: PendingEvent) -> None:
-    """Ignore an event: the response contains it, or nobody outside needs it."""

@@ -21,7 +21,7 @@ from perdure.agents import (
 )
 from perdure.errors import AgentInvalidRequestException, AgentInvalidResponseException
 from perdure.events import WorkflowEvent
-from perdure.graph import EdgeGroup, Graph, SwitchCaseEdgeGroup
+from perdure.graph import Graph, SwitchCaseEdgeGroup
 from perdure.streams import without_discarded
 from perdure.types import is_type_compatible
 
@@ -88,7 +88,9 @@ def find_answers(
     for content in (content for message in messages for content in message.contents):
         answered = _answered_id(content)
         if answered is not None:
-            event = pending.get(answered) or _asked_as(answered, pending)
+            # A request may have been sent as a content with its own id.
+            asked = (each for each in pending.values() if _is_question(each.data, answered))
+            event = pending.get(answered) or next(asked, None)
             found[answered if event is None else event.request_id] = _answer(content, event)
     forms = plain_answers(messages)
     if not forms:
@@ -125,13 +127,8 @@ def _answered_id(content: Content) -> str | None:
     return ids.get(content.type)
 
 
-def _asked_as(content_id: str, pending: Mapping[str, WorkflowEvent[Any]]) -> WorkflowEvent[Any] | None:
-    """Return the request that was sent as a content with its own id."""
-    for event in pending.values():
-        data: object = event.data
-        if isinstance(data, Content) and data.user_input_request and content_id in {data.id, data.call_id}:
-            return event
-    return None
+def _is_question(data: object, content_id: str) -> bool:
+    return isinstance(data, Content) and bool(data.user_input_request) and content_id in {data.id, data.call_id}
 
 
 def _answer(content: Content, event: WorkflowEvent[Any] | None) -> Any:
@@ -222,12 +219,12 @@ def _all_remember(graph: Graph) -> bool:
 
     Another executor may know only what it is sent.
     """
-
-    def is_selective(group: EdgeGroup) -> bool:
-        selects = isinstance(group, SwitchCaseEdgeGroup) or getattr(group, "selection_func", None) is not None
-        return selects or any(edge.has_condition for edge in group.edges)
-
-    return not any(map(is_selective, graph.groups)) and all(map(AgentExecutor.remembers, graph.executors.values()))
+    return all(map(AgentExecutor.remembers, graph.executors.values())) and not any(
+        isinstance(group, SwitchCaseEdgeGroup)
+        or getattr(group, "selection_func", None) is not None
+        or any(edge.has_condition for edge in group.edges)
+        for group in graph.groups
+    )
 
 
 RESPONSE_EVENTS = frozenset({"output", "intermediate", "data", "request_info", "attempt_discarded"})
