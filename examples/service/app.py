@@ -38,6 +38,17 @@ class Service:
         self._host = host
         self.closing = asyncio.Event()
 
+    async def live(self, _: Request) -> Response:
+        """Tell a supervisor whether to restart this process: not while the store is the problem."""
+        health = self._host.health()
+        return reply({"health": health}, HTTPStatus.OK if health.is_serving else HTTPStatus.SERVICE_UNAVAILABLE)
+
+    async def ready(self, _: Request) -> Response:
+        """Tell a load balancer whether to send requests here."""
+        health = self._host.health()
+        is_ready = health.is_serving and health.is_store_reachable
+        return reply({"health": health}, HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE)
+
     async def start(self, request: Request) -> Response:
         """Start a run. The same run_id and input again return the same run, so a client may repeat the call."""
         body = fields_of(await body_of(request), "the body", "input", "run_id")
@@ -109,6 +120,8 @@ def make_app(storage: str, bank: str) -> Starlette:
             yield
 
     routes = [
+        Route("/healthz", service.live),
+        Route("/readyz", service.ready),
         Route("/runs", service.start, methods=["POST"]),
         Route("/runs", service.runs),
         Route("/runs/{run_id}", service.run),

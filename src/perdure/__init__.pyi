@@ -121,6 +121,7 @@ from perdure.errors import (
     RequestError,
     ResponseInvalidatedException,
     ResponseValueError,
+    RunBlockedError,
     RunBusyError,
     RunError,
     RunExistsError,
@@ -204,7 +205,17 @@ from perdure.graph import (
     response_handler,
     validate_workflow_graph,
 )
-from perdure.hosting import AdvanceResult, Dispatch, EmbeddedScheduler, Host, HostedRun, Rest, RunInfo, Scheduler
+from perdure.hosting import (
+    AdvanceResult,
+    Dispatch,
+    EmbeddedScheduler,
+    Host,
+    HostedRun,
+    HostHealth,
+    Rest,
+    RunInfo,
+    Scheduler,
+)
 from perdure.log import Log
 from perdure.mcp import MCPSpecificApproval, MCPStdioTool, MCPStreamableHTTPTool, MCPTool
 from perdure.records import FullHistory, KeepFor, KeepLast, LatestOnly, Retention, RunStatus
@@ -215,6 +226,7 @@ from perdure.storage import (
     CheckpointStorage,
     CheckpointView,
     FileCheckpointStorage,
+    HostInfo,
     InMemoryCheckpointStorage,
     PartSize,
     PendingRequest,
@@ -338,6 +350,8 @@ __all__ = [
     "GraphConnectivityError",
     "HistoryProvider",
     "Host",
+    "HostHealth",
+    "HostInfo",
     "HostedRun",
     "InMemoryCheckpointStorage",
     "InMemoryHistoryProvider",
@@ -378,6 +392,7 @@ __all__ = [
     "Role",
     "RoleLiteral",
     "Run",
+    "RunBlockedError",
     "RunBusyError",
     "RunContext",
     "RunDiff",

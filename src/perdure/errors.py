@@ -49,6 +49,7 @@ AgentFrameworkException
     │       ├── RunExportedError                  the run moved to another store
     │       ├── RunFailedError                    a run that a host advances failed
     │       ├── RunQuarantinedError               a run was taken out of rotation because it ended too many processes
+    │       ├── RunBlockedError                   no living host can load the run
     │       ├── UnknownWorkflowError              the host has no such workflow
     │       ├── RunUnfinishedError                a new message for a run with work left (a RuntimeError)
     │       ├── LeaseLostError                    another process took over the lease
@@ -74,7 +75,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from perdure.failures import Failure
@@ -524,6 +525,20 @@ class RunQuarantinedError(RunError):
     def __init__(self, run_id: str, *, reason: str, at: str) -> None:
         self.run_id, self.reason, self.at = run_id, reason, at
         super().__init__(f"run {run_id!r} was quarantined at {at}: {reason}; try again with host.recover({run_id!r})")
+
+
+class RunBlockedError(RunError):
+    """A run has work to do, but no living host can load it. It goes on by itself when such a host appears.
+
+    `reasons` has the reason of each living host that could not load it, by host id. It is empty if no living host
+    serves the workflow.
+    """
+
+    def __init__(self, run_id: str, *, reason: str, reasons: Mapping[str, str]) -> None:
+        self.run_id = run_id
+        self.reason = reason
+        self.reasons = dict(reasons)
+        super().__init__(f"run {run_id!r} is blocked: {reason}; start a host that can load it, and the run goes on")
 
 
 class UnknownWorkflowError(RunError, ValueError):

@@ -27,9 +27,9 @@ HeadStatus: TypeAlias = Literal["running", "waiting", "sleeping", "idle", "cance
 # Reason why a run does not go on by itself: it failed, is quarantined ("parked"), or has moved to another store.
 HaltKind: TypeAlias = Literal["failed", "parked", "exported"]
 
-# The status of a run: as its head leaves it, or halted.
+# The status of a run: as its head leaves it, or halted. A run with work that no host can load is blocked.
 RunStatus: TypeAlias = Literal[
-    "running", "waiting", "sleeping", "idle", "cancelled", "failed", "quarantined", "exported", "parked"
+    "running", "waiting", "sleeping", "idle", "cancelled", "failed", "quarantined", "exported", "parked", "blocked"
 ]
 
 _DIGEST_SIZE = 20
@@ -383,7 +383,7 @@ class Command:
 
 @value_class
 class Mark:
-    """Progress of a run: its newest commit, event and waiting command, its owner, and whether it is halted.
+    """Progress of a run: its newest commit, event and waiting command, its owner, and whether it is halted or blocked.
 
     The owner is None if it is certainly dead.
     """
@@ -393,6 +393,7 @@ class Mark:
     commands: int = 0
     owner: str | None = None
     is_halted: bool = False
+    is_blocked: bool = False
 
 
 @value_class

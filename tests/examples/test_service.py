@@ -194,6 +194,18 @@ def list_of(http: httpx.Client, run_id: str, headers: dict[str, str] | None = No
         return list(messages)
 
 
+def test_a_service_that_serves_says_that_it_lives_and_is_ready(http: httpx.Client) -> None:
+    # A run that has ended shows that the service has looked at its store.
+    assert http.post("/runs", json={**TAXI, "run_id": "live"}).status_code == 202
+    assert list_of(http, "live")
+    for path in ("/healthz", "/readyz"):
+        reply = http.get(path)
+        health = reply.json()["health"]
+        assert reply.status_code == 200
+        assert (health["is_serving"], health["is_draining"], health["is_store_reachable"]) == (True, False, True)
+        assert health["looked_at"] is not None
+
+
 def test_a_run_without_an_id_is_given_one(http: httpx.Client) -> None:
     ids = {http.post("/runs", json=claim("hello")).json()["run_id"] for _ in range(2)}
     assert len(ids) == 2

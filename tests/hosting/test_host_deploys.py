@@ -75,11 +75,12 @@ async def test_a_run_that_only_another_version_can_read_is_left_to_that_version(
             async with older:
                 for number in range(3):
                     await (await older.start("other", number)).result()
-                await until(older, "r", "running")
-        warnings = [record.getMessage() for record in caplog.records if "another version" in record.getMessage()]
+                info = await until(older, "r", "blocked")
+        warnings = [record.getMessage() for record in caplog.records if "can't be loaded" in record.getMessage()]
         assert len(warnings) == 1
-        info = await older.info("r")
-        assert (info.status, info.error, info.attempts) == ("running", None, 0)
+        assert info.blocked is not None
+        assert [*info.blocked] == [older.host_id]
+        assert info.attempts == 0
     async with opened("sqlite", tmp_path) as storage:
         newer = Host(storage)
         newer.register(lambda: build(NEW))

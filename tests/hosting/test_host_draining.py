@@ -34,7 +34,7 @@ async def test_a_draining_host_finishes_its_superstep_and_starts_no_other(storag
         gate.open()
         await draining
     info = await run.info()
-    assert (info.status, info.owner, info.checkpoint_id) == ("running", None, f"{run.run_id}@1")
+    assert (info.status, info.owner, info.checkpoint_id) == ("blocked", None, f"{run.run_id}@1")
     async with gated(storage, gate):
         assert (await run.result()).get_outputs() == ["hi", "hi!"]
     assert gate.came == ["hi"]

@@ -184,7 +184,7 @@ async def test_a_run_of_another_version_is_left_to_a_host_that_can_load_it(
     clock.advance(timedelta(hours=1))
 
     def warnings() -> list[logging.LogRecord]:
-        return [record for record in caplog.records if "another version" in record.getMessage()]
+        return [record for record in caplog.records if "can't be loaded by this host" in record.getMessage()]
 
     with caplog.at_level(logging.WARNING):
         async with newer, asyncio.timeout(30):
@@ -192,10 +192,12 @@ async def test_a_run_of_another_version_is_left_to_a_host_that_can_load_it(
                 await asyncio.sleep(0.01)
             for number in range(3):
                 await (await newer.start("other", number)).result()
-            await until(newer, run.run_id, "sleeping")
+            info = await until(newer, run.run_id, "blocked")
     assert len(warnings()) == 1
-    info = await run.info()
-    assert (info.status, info.error, info.attempts) == ("sleeping", None, 0)
+    assert info.blocked is not None
+    assert [*info.blocked] == [newer.host_id]
+    assert info.blocked[newer.host_id].startswith("IncompatibleGraphError: ")
+    assert info.attempts == 0
     async with older:
         assert (await run.result()).get_outputs() == ["hi"]
 
@@ -209,7 +211,7 @@ async def test_a_failing_factory_is_retried(kind: str, tmp_path: Path) -> None:
         return row("w", shout)()
 
     async with opened(kind, tmp_path, clock=ManualClock(skips=True)) as storage:
-        host = Host(storage)
+        host = Host(storage, blocked_seconds=None)
         host.register(build)
         run = await host.start("w", "hi")
         broken.extend(["no model", "no key"])
@@ -252,5 +254,5 @@ async def test_a_host_without_workflows_advances_no_run() -> None:
     stranger.register(row("other", gate))
     async with stranger:
         await (await stranger.start("other", "ho")).result()
-        assert (await run.info()).status == "running"
+        assert (await run.info()).status == "blocked"
     assert gate.came == ["ho"]

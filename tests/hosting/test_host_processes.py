@@ -70,7 +70,7 @@ async def test_a_terminated_host_stops_at_a_boundary_and_another_continues(
         visit.let_pass()
         assert await ended(one) == 0
     info = await run.info()
-    assert (info.status, info.owner, info.checkpoint_id) == ("running", None, f"{run.run_id}@1")
+    assert (info.status, info.owner, info.checkpoint_id) == ("blocked", None, f"{run.run_id}@1")
     async with worker(tmp_path) as other:
         visit = await porter.arrival()
         assert (visit.pid, visit.where) == (other.pid, "second")

@@ -10,6 +10,7 @@ from tests.hosting.flows import Clerk, Gate, fail, office, pass_on, row, shout, 
 
 from perdure import (
     Host,
+    RunBlockedError,
     RunExistsError,
     RunNotFoundError,
     Secret,
@@ -44,7 +45,8 @@ async def test_a_started_run_is_durable_even_if_no_host_serves(storage: Storage)
     host = host_of(storage)
     run = await host.start("w", "hi")
     info = await run.info()
-    assert (info.status, info.owner, info.attempts, info.workflow_name) == ("running", None, 0, "w")
+    assert (info.status, info.owner, info.attempts, info.workflow_name) == ("blocked", None, 0, "w")
+    assert info.blocked == {}
     async with host_of(storage):
         assert (await run.result()).get_outputs() == ["hi!"]
 
@@ -144,7 +146,7 @@ async def test_kwargs_that_cannot_be_stored_are_refused_by_name(storage: Storage
     assert await host.runs() == []
 
 
-async def test_a_run_without_its_secret_kwargs_fails_and_names_them(storage: Storage) -> None:
+async def test_a_run_without_its_secret_kwargs_is_blocked_and_the_reason_names_them(storage: Storage) -> None:
     gate = Gate()
     workflow = row("w", gate)()
     stream = workflow.run(
@@ -154,9 +156,10 @@ async def test_a_run_without_its_secret_kwargs_fails_and_names_them(storage: Sto
         if event.type == "checkpoint":
             break
     await stream.aclose()
-    async with host_of(storage, gate) as host:
+    async with host_of(storage, gate, blocked_seconds=0) as host:
         run = await host.run("r")
-        with pytest.raises(RunFailedError, match=r"MissingRunKwargsError.*function_invocation_kwargs\.key"):
+        await until(host, "r", "blocked")
+        with pytest.raises(RunBlockedError, match=r"MissingRunKwargsError.*function_invocation_kwargs\.key"):
             await run.result()
     assert gate.came == []
 

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 from tests.soak import IS_SOAK
 from typing_extensions import override
 
-from perdure.storage import FileStore, HostStore, MemoryStore, Openings, SqliteStore, TenantStore
-from perdure.testing.stores import HostStoreConformance, StoreConformance, TenantStoreConformance, TenantViewConformance
+from perdure.storage import FileStore, HostListStore, HostStore, MemoryStore, Openings, SqliteStore, TenantStore
+from perdure.testing.stores import (
+    HostListConformance,
+    HostStoreConformance,
+    StoreConformance,
+    TenantStoreConformance,
+    TenantViewConformance,
+)
 from perdure.testing.stores.retention import RemovalConformance
 from perdure.testing.stores.tenants import CHANGES, HOST_LOOKS, LOOKS, IdConformance
 from perdure.testing.stores.transfer import TransferConformance
@@ -40,6 +46,24 @@ class TestSqliteStore(HostStoreConformance):
     @override
     def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> HostStore:
         return SqliteStore(directory / "runs.db", retention=retention, clock=clock)
+
+
+class TestHostsOfMemoryStore(HostListConformance):
+    @override
+    def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> HostListStore:
+        return MemoryStore(retention=retention, clock=clock)
+
+
+class TestHostsOfSqliteStore(HostListConformance):
+    @override
+    def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> HostListStore:
+        return SqliteStore(directory / "runs.db", retention=retention, clock=clock)
+
+
+class TestHostsOfTenantOfSqliteStore(HostListConformance):
+    @override
+    def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> HostListStore:
+        return SqliteStore(directory / "runs.db", retention=retention, clock=clock).tenant(TENANT)
 
 
 class TestTenantOfSqliteStore(TenantViewConformance):

@@ -9,14 +9,14 @@ from tests.soak import IS_SOAK
 from typing_extensions import override
 
 from perdure.storage import PostgresStore
-from perdure.testing.stores import HostStoreConformance, TenantViewConformance
+from perdure.testing.stores import HostListConformance, HostStoreConformance, TenantViewConformance
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.clock import Clock
     from perdure.records import Retention
-    from perdure.storage import HostStore
+    from perdure.storage import HostListStore, HostStore
 
 pytestmark = needs_postgres
 
@@ -46,6 +46,12 @@ def store_for(directory: Path, *, retention: Retention, clock: Clock) -> Postgre
 class TestPostgresStore(HostStoreConformance):
     @override
     def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> HostStore:
+        return store_for(directory, retention=retention, clock=clock)
+
+
+class TestHostsOfPostgresStore(HostListConformance):
+    @override
+    def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> HostListStore:
         return store_for(directory, retention=retention, clock=clock)
 
 

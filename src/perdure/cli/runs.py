@@ -175,7 +175,7 @@ def _advice(run: RunInfo, requests: list[PendingRequest], *, is_owned: bool) -> 
             return [f"continue it with host.recover({run.run_id!r}), or leave it"]
         case "running" if is_owned:
             return [f"perdure events {_typed(run.run_id)} --follow"]
-        case "running":
+        case "running" | "blocked":
             return [f"start a host that serves {run.workflow_name!r}: nobody advances this run"]
         case "sleeping":
             return ["nothing: it wakes by itself while a host serves its workflow"]

@@ -33,7 +33,6 @@ from perdure.errors import (
     EncodeError,
     IncompatibleGraphError,
     IncompatibleTypeError,
-    MissingRunKwargsError,
     RunError,
     RunExistsError,
     RunFailedError,
@@ -401,8 +400,7 @@ class Session:
             span.end(error)
         try:
             if run is not None and run.binding is not None and run.lease is not None:
-                lacks_kwargs = self.call.skip_past_events and isinstance(error, MissingRunKwargsError)
-                if self._has_run or lacks_kwargs:
+                if self._has_run:
                     halt = failure_of(
                         error,
                         self.blueprint.clock,
@@ -495,8 +493,7 @@ def failure_of(
     if not isinstance(error, Exception) or is_of_another_program(error, read_from):
         return None
     # A store that can't be reached raises the plain WorkflowCheckpointException.
-    is_of_store = isinstance(error, _NOT_FAILURES) or type(error) is WorkflowCheckpointException
-    if is_of_store and not isinstance(error, MissingRunKwargsError):
+    if isinstance(error, _NOT_FAILURES) or type(error) is WorkflowCheckpointException:
         return None
     failure = Failure.of(error, at=now(clock))
     text = " ".join(f"{failure.error_type}: {failure.message}".split())

@@ -18,6 +18,7 @@ from perdure.errors import (
     IncompatibleGraphError,
     IncompatibleTypeError,
     LeaseLostError,
+    MissingRunKwargsError,
     RunBusyError,
     RunExportedError,
     RunFailedError,
@@ -29,12 +30,13 @@ from perdure.errors import (
     WorkflowCheckpointException,
     WorkflowException,
 )
+from perdure.events import WorkflowErrorDetails
 from perdure.graph import Executor, FunctionExecutor, Graph, no_exit, sharing
 from perdure.hosting.embedded import first_of
 from perdure.hosting.scheduler import AdvanceResult, Dispatch
 from perdure.metrics import measure
 from perdure.records import Halt, Lease, RunRecord
-from perdure.storage import HostStore, StoreStorage, this_process
+from perdure.storage import HostStore, StoreStorage, knows_hosts, this_process
 from perdure.workflows import Workflow, WorkflowExecutor
 
 if TYPE_CHECKING:
@@ -90,7 +92,8 @@ logger = logging.getLogger(__name__)
 _OWNED_BY_OTHERS = (RunBusyError, LeaseLostError, StaleHeadError)
 _GONE = (RunNotFoundError, RunExportedError, RunFailedError, RunParkedError)
 _NOT_ADVANCED = frozenset({"cancelled", "failed", "parked", "exported"})
-_WRITTEN_BY_ANOTHER_PROGRAM = (IncompatibleGraphError, IncompatibleTypeError, UntrustedTypeError)
+_NOT_LOADABLE = (IncompatibleGraphError, IncompatibleTypeError, UntrustedTypeError, MissingRunKwargsError)
+_REASON_LENGTH_MAX = 500
 
 
 @dataclass(eq=False)
@@ -101,6 +104,7 @@ class Advancer:
     boundary.
     """
 
+    host_id: str
     storage: StoreStorage
     store: HostStore
     catalog: Catalog
@@ -144,8 +148,9 @@ class Advancer:
         try:
             with no_exit():
                 attempt = _Attempt(self.catalog.build(record.workflow_name))
-        except Exception:
+        except Exception as error:
             logger.exception("workflow %r of run %r could not be built", record.workflow_name, run_id)
+            await self._note_block(record, error)
             return AdvanceResult(None, tries_again=True)
         lease: Lease | None = None
         if record.attempts >= self.max_attempts:
@@ -203,11 +208,19 @@ class Advancer:
             logger.warning("run %r waits for its store, which failed: %s", run_id, error)
             return AdvanceResult(None, has_changed=attempt.has_changed, tries_again=True)
         if attempt.is_unreadable(error):
-            logger.warning("run %r is blocked: another version of the program wrote it: %s", run_id, error)
+            logger.warning("run %r can't be loaded by this host: %s", run_id, error)
+            await self._note_block(record, error)
             return AdvanceResult(None, has_changed=attempt.has_changed)
         if await fail(self.store, self.storage.clock, run_id, error, has_opened=attempt.has_opened):
             return AdvanceResult("failed", has_changed=attempt.has_changed)
         return AdvanceResult(None, has_changed=attempt.has_changed, tries_again=True)
+
+    async def _note_block(self, record: RunRecord, error: Exception) -> None:
+        """Note in the store why this host can't load a run."""
+        if knows_hosts(self.store) and record.head is not None:
+            details = WorkflowErrorDetails.from_exception(error)
+            reason = " ".join(f"{details.error_type}: {details.message}".split())[:_REASON_LENGTH_MAX]
+            await self.store.note_block(self.host_id, record.run_id, head=record.head, reason=reason)
 
     @asynccontextmanager
     async def stopped(self, run_id: str) -> AsyncGenerator[None]:
@@ -268,11 +281,11 @@ class _Attempt:
         return self.workflow.loaded_run is not None
 
     def is_unreadable(self, error: Exception) -> bool:
-        """Return True if another version of the program wrote the run, so that this one can't read it."""
+        """Return True if this program can't load the run: another version wrote it, or it lacks secret kwargs."""
         loaded_run = self.workflow.loaded_run
         if loaded_run is None:
-            return isinstance(error, _WRITTEN_BY_ANOTHER_PROGRAM)
-        return is_of_another_program(error, loaded_run.read_from)
+            return isinstance(error, _NOT_LOADABLE)
+        return isinstance(error, MissingRunKwargsError) or is_of_another_program(error, loaded_run.read_from)
 
     def state(self) -> AdvanceResult:
         """Return the state in which this attempt leaves the run."""
@@ -296,6 +309,8 @@ class Catalog:
     def __init__(self, storage: StoreStorage) -> None:
         self._storage = storage
         self._factories: dict[str, Factory] = {}
+        self.versions: dict[str, int] = {}
+        """The versions of the registered workflows, by name."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -317,6 +332,7 @@ class Catalog:
         # From now on the storage can decode the types this workflow trusts.
         first.blueprint.bound(self._storage)
         self._factories[first.name] = factory
+        self.versions[first.name] = first.graph.rules.version
 
     def build(self, name: str) -> Workflow:
         """Build a workflow with executors of its own. Raises UnknownWorkflowError."""

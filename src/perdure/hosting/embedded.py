@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.clock import Clock, now, seconds_until
 from perdure.hosting.scheduler import Advance, Dispatch
-from perdure.metrics import is_measured, measure
+from perdure.metrics import measure
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Iterator
@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 _PAUSE_SECONDS_MIN = 0.25
 _PAUSE_SECONDS_MAX = 60.0
+# A store that takes longer to list due runs counts as out of reach.
+_LOOK_DURATION_MAX = timedelta(seconds=10)
 # A run is suspected of killing processes after this many attempts without progress.
 SUSPECT_ATTEMPTS = 2
 # First delay before a suspected run is tried again.
@@ -202,6 +204,17 @@ class EmbeddedScheduler:
         self._suspects = Suspects(clock)
         self._woken = asyncio.Event()
         self._failures = 0  # failed looks in a row
+        self._looking_since: datetime | None = None
+        self.looked_at: datetime | None = None
+        """The time of the newest successful look at the store."""
+        self.queue_depth = 0
+        """The number of due runs that waited at the newest look. It sees about as many as may run at once."""
+
+    @property
+    def is_store_reachable(self) -> bool:
+        """False if the newest look at the store failed, or takes long."""
+        since = self._looking_since
+        return not self._failures and (since is None or self._clock.now() - since < _LOOK_DURATION_MAX)
 
     @property
     def holds(self) -> int:
@@ -240,15 +253,14 @@ class EmbeddedScheduler:
                 # Notifications from here on end the wait below.
                 subscription.clear()
                 self._woken.clear()
+                self._looking_since = self._clock.now()
                 until = await self._look(advance, names)
-                self._failures = 0
+                self._failures, self._looking_since, self.looked_at = 0, None, self._clock.now()
                 await self._wait(subscription, until)
 
     async def _look(self, advance: Advance, names: tuple[str, ...]) -> str | None:
         """Dispatch due runs while there is room. Return the moment of the next look, if there is one."""
         free = self._max_runs - len(self._running)
-        if free <= 0 and not is_measured():
-            return None
         at = now(self._clock)
         # Those that are deferred or running may come first.
         limit = free + len(self._deferred) + len(self._running)
@@ -261,8 +273,8 @@ class EmbeddedScheduler:
             if len(self._running) < self._max_runs and await self._may_start(due, situation, at=at):
                 run_id = due.record.run_id
                 self._running[run_id] = asyncio.create_task(self._advance(advance, run_id, situation))
-        waiting = sum(due.record.run_id not in self._running for due in found)
-        measure("perdure.host.queue.depth", waiting)
+        self.queue_depth = sum(due.record.run_id not in self._running for due in found)
+        measure("perdure.host.queue.depth", self.queue_depth)
         moments = [moment for moment in self._deferred.moments() if moment > at]
         if any(self._is_suspected(due) for due in found):
             # No event signals progress of a suspected run, or room for the next one.

@@ -6,27 +6,31 @@ import asyncio
 import logging
 import signal
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from typing_extensions import Unpack
 
 from perdure.checkpoint import check_budget
-from perdure.clock import moment_of, now
+from perdure.clock import SystemClock, moment_of, now
 from perdure.engine import Call, InvocationKwargs, fork, input_digest, lock_run, resolve_kwargs, storable_kwargs
 from perdure.errors import LeaseLostError, RunBusyError, RunExistsError, StaleHeadError, WorkflowCheckpointException
 from perdure.graph import WorkflowMessage
 from perdure.hosting.advance import Advancer, Catalog, Factory, end_halt
-from perdure.hosting.embedded import EmbeddedScheduler, first_of
+from perdure.hosting.embedded import EmbeddedScheduler, first_of, pause_seconds
 from perdure.hosting.run import NO_MARK, HostedRun, RunInfo, record_of
 from perdure.storage import (
     FileCheckpointStorage,
+    HostInfo,
+    HostListStore,
     HostStore,
     Order,
     PendingRequest,
     RunFilter,
     StoreStorage,
     is_host_store,
+    knows_hosts,
     open_storage,
     tags_text,
 )
@@ -34,7 +38,7 @@ from perdure.workflows import Edit, Workflow, apply_edit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
     from perdure.events import WorkflowEvent
     from perdure.hosting.scheduler import Scheduler
@@ -75,6 +79,32 @@ logger = logging.getLogger(__name__)
 
 _EVERY = 1_000_000
 
+# Checks of the registration and of the last collection have this distance.
+_UPKEEP_EVERY = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class HostHealth:
+    """The state of a host, for endpoints that report liveness and readiness.
+
+    Attributes:
+        is_serving: The host advances runs.
+        is_draining: The host takes no more runs and stops those that it advances.
+        is_store_reachable: The newest look for due runs succeeded, and none takes long.
+        looked_at: The time of the newest successful look.
+        running: The number of runs being advanced now.
+        queue_depth: The number of due runs that waited at the newest look, which sees about `max_runs` of them.
+
+    The three values about looks are None if the host has another scheduler than the embedded one.
+    """
+
+    is_serving: bool
+    is_draining: bool
+    is_store_reachable: bool | None
+    looked_at: datetime | None
+    running: int
+    queue_depth: int | None
+
 
 class Host:
     """Start runs, advance them, and take over runs of dead processes.
@@ -88,6 +118,9 @@ class Host:
         max_runs: The number of runs that are advanced at once.
         max_attempts: A run is quarantined after this many processes in a row died while advancing it.
         drain_seconds: When the host drains, runs have this long to stop at the end of a superstep.
+        blocked_seconds: `result` of a run raises RunBlockedError when no living host could load the run for this long.
+            With None it waits for such a host.
+        collect_every: How often one of the hosts of a store removes unused data: `storage.collect()`. None for never.
         on_event: Called with the run id and each live event.
     """
 
@@ -99,18 +132,28 @@ class Host:
         max_runs: int = 100,
         max_attempts: int = 5,
         drain_seconds: float = 30.0,
+        blocked_seconds: float | None = 30.0,
+        collect_every: timedelta | None = timedelta(hours=1),
         on_event: Callable[[str, WorkflowEvent[Any]], object] | None = None,
     ) -> None:
         if max_attempts < 1:
             raise ValueError(f"max_attempts must be at least 1, not {max_attempts}")
+        if collect_every is not None and collect_every <= timedelta():
+            raise ValueError(f"collect_every must be a positive time, not {collect_every}; use None for never")
         self.storage = open_storage(storage) if isinstance(storage, str) else storage
         self._store = _host_store(self.storage)
         self._clock = self.storage.clock
+        # Any clock of runs may be a test's, but hosts of several processes need different ids.
+        self.host_id = SystemClock().new_id()
+        self.blocked_seconds = blocked_seconds
         self._drain_seconds = drain_seconds
+        self._collect_every = collect_every
         self._catalog = Catalog(self.storage)
-        self._advancer = Advancer(self.storage, self._store, self._catalog, max_attempts, on_event)
+        self._advancer = Advancer(self.host_id, self.storage, self._store, self._catalog, max_attempts, on_event)
         self._scheduler = scheduler or EmbeddedScheduler(self._store, self._clock, max_runs=max_runs)
         self._serving: asyncio.Task[None] | None = None
+        self._has_registered = asyncio.Event()
+        self._is_draining = False
 
     @property
     def is_serving(self) -> bool:
@@ -121,6 +164,18 @@ class Host:
     def running(self) -> int:
         """The number of runs being advanced now."""
         return len(self._advancer.active)
+
+    def health(self) -> HostHealth:
+        """Return the state of this host, without asking the store."""
+        scheduler = self._scheduler if isinstance(self._scheduler, EmbeddedScheduler) else None
+        return HostHealth(
+            self.is_serving,
+            self._is_draining,
+            None if scheduler is None else scheduler.is_store_reachable,
+            None if scheduler is None else scheduler.looked_at,
+            self.running,
+            None if scheduler is None else scheduler.queue_depth,
+        )
 
     @property
     def workflow_names(self) -> tuple[str, ...]:
@@ -218,6 +273,10 @@ class Host:
     ) -> list[RunInfo]:
         """List the runs of the store, as `storage.runs` does."""
         return await self.storage.runs(workflow, status, order=order, limit=limit, after=after, **chosen)
+
+    async def hosts(self) -> list[HostInfo]:
+        """List the living hosts of the store, as `storage.hosts` does."""
+        return await self.storage.hosts()
 
     async def run(self, run_id: str) -> HostedRun:
         """Return a handle on a run. Raises RunNotFoundError."""
@@ -380,7 +439,9 @@ class Host:
         return True
 
     async def __aenter__(self) -> Self:
-        self._begin()
+        serving = self._begin()
+        # From now on no run of these workflows is blocked for lack of a host.
+        await first_of(self._has_registered.wait(), asyncio.wait([serving]))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -411,11 +472,14 @@ class Host:
 
     async def _drain(self, seconds: float, hurry: asyncio.Event) -> None:
         serving, self._serving = self._serving, None
-        self._advancer.is_draining = True
-        if serving is not None:
-            serving.cancel()
-            await asyncio.wait([serving])
-        await self._advancer.drain(seconds, hurry)
+        self._advancer.is_draining = self._is_draining = True
+        try:
+            if serving is not None:
+                serving.cancel()
+                await asyncio.wait([serving])
+            await self._advancer.drain(seconds, hurry)
+        finally:
+            self._is_draining = False
         if serving is not None:
             logger.info("the host has drained: it advances no run any more")
 
@@ -423,10 +487,58 @@ class Host:
         if self.is_serving:
             raise RuntimeError("this host is already serving")
         self._advancer.is_draining = False
-        self._serving = asyncio.create_task(self._scheduler.serve(self._advancer.advance, self._catalog.names))
+        self._has_registered.clear()
+        self._serving = asyncio.create_task(self._serve())
         self._serving.add_done_callback(_log_error)
         logger.info("the host serves workflows %s", ", ".join(map(repr, self._catalog.names)))
         return self._serving
+
+    async def _serve(self) -> None:
+        store = self._store
+        if not knows_hosts(store):
+            self._has_registered.set()
+            await self._scheduler.serve(self._advancer.advance, self._catalog.names)
+            return
+        upkeep = asyncio.create_task(self._keep_up(store))
+        try:
+            await self._has_registered.wait()
+            await self._scheduler.serve(self._advancer.advance, self._catalog.names)
+        finally:
+            upkeep.cancel()
+            await asyncio.wait([upkeep])
+            with suppress(WorkflowCheckpointException):
+                await store.unregister_host(self.host_id)
+
+    async def _keep_up(self, store: HostListStore) -> None:
+        """Stay registered, and remove unused data when it is this host's turn.
+
+        A notification of the store starts each round, never a timer: a test's clock may skip all waits.
+        """
+        failures, due = 0, self._clock.now()
+        while True:
+            try:
+                async with store.subscribe() as subscription:
+                    while True:
+                        subscription.clear()
+                        if self._clock.now() >= due:
+                            # A process that was out of reach for long may have been removed.
+                            await store.register_host(self.host_id, workflows=self._catalog.versions)
+                            self._has_registered.set()
+                            await self._collect_if_due(store)
+                            failures, due = 0, self._clock.now() + _UPKEEP_EVERY
+                        await subscription.wait()
+            except Exception as error:  # noqa: BLE001 - the host serves on
+                self._has_registered.set()
+                logger.warning("the upkeep of this host failed and is tried again: %s", error)
+                await self._clock.sleep(pause_seconds(failures))
+                failures += 1
+
+    async def _collect_if_due(self, store: HostListStore) -> None:
+        if self._collect_every is None:
+            return
+        before = (self._clock.now() - self._collect_every).astimezone(UTC).isoformat()
+        if await store.begin_upkeep(at=now(self._clock), before=before):
+            logger.info("collected unused data: %d values", await self.storage.collect())
 
 
 async def _commit_input(workflow: Workflow, call: Call) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint import Reader, WorkflowCheckpoint, is_settled, known_paths, naming, only, request_event
@@ -13,6 +14,7 @@ from perdure.errors import (
     CheckpointDamagedError,
     CheckpointNotFoundError,
     IncompatibleTypeError,
+    RunBlockedError,
     RunExportedError,
     RunFailedError,
     RunNotFoundError,
@@ -21,6 +23,7 @@ from perdure.errors import (
 )
 from perdure.events import Undecoded, WorkflowEvent, WorkflowRunState
 from perdure.failures import Failure
+from perdure.hosting.embedded import first_of
 from perdure.records import Halt, HeadStatus, Manifest, Mark, RunRecord
 from perdure.storage import PendingRequest, RunInfo, Store, StoreStorage, committed_events
 from perdure.workflows import Edit, WorkflowRunResult
@@ -74,8 +77,10 @@ class HostedRun:
         The result has the outputs of the current turn, the open requests and the final state. Some host must serve
         meanwhile.
 
-        Raises RunFailedError, RunQuarantinedError, RunExportedError, RunNotFoundError.
+        Raises RunFailedError, RunQuarantinedError, RunExportedError, RunNotFoundError, and RunBlockedError if the run
+        has been blocked for the `blocked_seconds` of the host.
         """
+        clock, deadline = self._storage.clock, None
         while True:
             mark = await self._store.watch(self.run_id, seen=NO_MARK)
             record = await record_of(self._store, self.run_id)
@@ -85,7 +90,16 @@ class HostedRun:
                 pending = await self.requests() if head.status == "waiting" else []
                 status: WorkflowEvent[Any] = WorkflowEvent("status", state=_STATES[head.status], origin=FRAMEWORK)
                 return WorkflowRunResult.of([*head.outputs(), *head.requests(pending), status])
-            await self._store.watch(self.run_id, seen=mark)
+            change, patience = self._store.watch(self.run_id, seen=mark), self._host.blocked_seconds
+            if not mark.is_blocked or patience is None:
+                deadline = None
+                await change
+                continue
+            deadline = deadline or clock.now() + timedelta(seconds=patience)
+            await first_of(change, clock.sleep((deadline - clock.now()).total_seconds()))
+            info = await self.info()
+            if info.blocked is not None and clock.now() >= deadline:
+                raise RunBlockedError(self.run_id, reason=info.error or "", reasons=info.blocked)
 
     async def outputs(self) -> list[Any]:
         """Return the committed outputs of the current turn, without waiting.
@@ -109,8 +123,8 @@ class HostedRun:
         """Yield committed events from number `from_seq` on, each with its `seq`.
 
         With `follow`, wait for further events. With `until_idle` (formerly `until_rest`), stop when `result` would
-        return or raise. With `until_end`, stop when the run is idle, cancelled, failed or quarantined; a run that asks
-        or sleeps has not ended.
+        return or raise; a blocked run is waited for. With `until_end`, stop when the run is idle, cancelled, failed or
+        quarantined; a run that asks or sleeps has not ended.
 
         Raises RunNotFoundError, EventsForgottenError, CheckpointDamagedError.
         """

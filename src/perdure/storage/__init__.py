@@ -5,6 +5,7 @@ from perdure.storage.check import Damage, DamageKind
 from perdure.storage.checkpoint_storage import CheckpointID, CheckpointStorage
 from perdure.storage.disk import Disk, Stamp
 from perdure.storage.file import FileStore
+from perdure.storage.hosts import HostInfo, HostListStore, Hosts, knows_hosts
 from perdure.storage.owners import this_process
 from perdure.storage.port import (
     Durability,
@@ -48,7 +49,10 @@ __all__ = [
     "Durability",
     "FileCheckpointStorage",
     "FileStore",
+    "HostInfo",
+    "HostListStore",
     "HostStore",
+    "Hosts",
     "InMemoryCheckpointStorage",
     "MemoryStore",
     "Openings",
@@ -79,6 +83,7 @@ __all__ = [
     "count_runs",
     "given_storage",
     "is_host_store",
+    "knows_hosts",
     "list_runs",
     "open_storage",
     "reads_at_once",

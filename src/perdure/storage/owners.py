@@ -34,6 +34,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -230,6 +231,13 @@ class Owners:
     def living(self, owner: Owner | None) -> str | None:
         """Return the id of an owner, unless it has certainly ended."""
         return None if owner is None or self.is_dead(owner) else owner.id
+
+    def last_heartbeat(self, owner: Owner) -> datetime | None:
+        """Return the time of an owner's newest heartbeat, if it has any."""
+        try:
+            return datetime.fromtimestamp(self._path(owner).stat().st_mtime, UTC) if _is_safe_in_path(owner) else None
+        except OSError:
+            return None
 
     def _has_expired(self, owner: Owner) -> bool:
         me = this_process()

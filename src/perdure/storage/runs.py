@@ -11,6 +11,7 @@ from perdure.data_classes import new_dict
 from perdure.errors import RunNotFoundError
 from perdure.failures import Failure
 from perdure.records import RunQuery, RunRecord, RunStatus
+from perdure.storage.hosts import blocked_text, knows_hosts
 from perdure.storage.port import Store, lists_runs
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ class RunInfo:
 
     Attributes:
         status: running: there is work to do; waiting: for an answer; sleeping: until a time; idle: nothing left to do;
-            failed, quarantined, cancelled, exported: the run does not continue by itself.
-        error: The reason, if the run has failed, was quarantined, or its record can't be read.
+            failed, quarantined, cancelled, exported: the run does not continue by itself; blocked: it could go on, but
+            no living host can load it.
+        error: The reason, if the run has failed, was quarantined, is blocked, or its record can't be read.
         failure: The traceback and the place, if the run has failed.
         owner: The process that holds the lease. A dead process stays here until another one takes the run.
         attempts: The number of processes that tried to advance the run from its head without progress.
@@ -46,6 +48,8 @@ class RunInfo:
         supersteps: The number of committed supersteps, of all turns.
         open_requests: The number of open requests, if it is known.
         spent: What the run has spent, by resource.
+        blocked: Why living hosts could not load a blocked run, by host id; empty if no living host serves its workflow.
+            None if the run is not blocked.
     """
 
     run_id: str
@@ -68,18 +72,20 @@ class RunInfo:
     spent: Mapping[str, float] = field(default_factory=new_dict)
     tags: Mapping[str, str] = field(default_factory=new_dict)
     failure: Failure | None = None
+    blocked: Mapping[str, str] | None = None
 
     @classmethod
-    def of(cls, record: RunRecord) -> RunInfo:
-        """Make it from a store's record."""
-        status, halt = record.run_status, record.halt
+    def of(cls, record: RunRecord, blocked: Mapping[str, str] | None = None) -> RunInfo:
+        """Make it from a store's record, with the reasons of hosts if the run is blocked."""
+        halt = record.halt
+        status = record.run_status if blocked is None else "blocked"
         updated_at = None if record.moment is None else datetime.fromtimestamp(record.moment, UTC)
         halted_at = None if halt is None else _time(halt.at)
         return cls(
             run_id=record.run_id,
             workflow_name=record.workflow_name,
             status="quarantined" if status == "parked" else status,
-            error=_error(record),
+            error=_error(record) if blocked is None else blocked_text(record.workflow_name, blocked),
             owner=None if record.owner is None else str(record.owner),
             attempts=record.attempts,
             wake_at=None if record.wake_at is None else _time(record.wake_at),
@@ -96,6 +102,7 @@ class RunInfo:
             spent=json.loads(record.spent or "{}"),
             tags=json.loads(record.tags or "{}"),
             failure=Failure.from_json(halt.data, at=halt.at) if halt is not None and halt.kind == "failed" else None,
+            blocked=blocked,
         )
 
 
@@ -151,11 +158,16 @@ def run_query(
     after: str | None = None,
     **chosen: Unpack[RunFilter],
 ) -> RunQuery:
-    """Return the query of a listing. Raises ValueError for an unknown status or order, or a limit below 1."""
+    """Return the query of a listing.
+
+    Raises ValueError for an unknown status or order, a limit below 1, or "blocked" with another status.
+    """
     statuses = None if status is None else (status,) if isinstance(status, str) else tuple(status)
     for each in statuses or ():
         if each not in get_args(RunStatus):
             raise ValueError(f"unknown status {each!r}; use one of {', '.join(get_args(RunStatus))}")
+    if statuses is not None and "blocked" in statuses and len(statuses) > 1:
+        raise ValueError('list runs with status "blocked" by themselves: a blocked run also has another status')
     if order not in get_args(Order):
         raise ValueError(f"unknown order {order!r}; use one of {', '.join(get_args(Order))}")
     if limit is not None and limit < 1:
@@ -200,6 +212,15 @@ def tags_text(tags: Mapping[str, str] | None) -> str | None:
     if len(given) > _TAGS_MAX:
         raise ValueError(f"a run has at most {_TAGS_MAX} tags, not {len(given)}; keep further data in the run's state")
     return json.dumps(dict(given), sort_keys=True) if given else None
+
+
+async def run_infos(store: Store, records: Sequence[RunRecord]) -> list[RunInfo]:
+    """Return the state of runs. If the store knows its hosts, it says which runs are blocked."""
+    unhalted = [record.run_id for record in records if record.halt is None]
+    blocked: Mapping[str, Mapping[str, str]] = {}
+    if unhalted and knows_hosts(store):
+        blocked = await store.blocked(unhalted)
+    return [RunInfo.of(record, blocked.get(record.run_id)) for record in records]
 
 
 async def list_runs(store: Store, query: RunQuery) -> Sequence[RunRecord]:

@@ -28,12 +28,13 @@ from perdure.records import Blob, Commit, EventBatch, Manifest, Mark, NewRun, Re
 from perdure.storage.checkpoint_storage import carried_manifest, forked_manifest, saved_manifest
 from perdure.storage.export import export_run, import_run
 from perdure.storage.file import FileStore
+from perdure.storage.hosts import HostInfo, knows_hosts
 from perdure.storage.owners import LEASE_SECONDS, this_process
 from perdure.storage.port import Durability, Store, TenantStore, is_tenant_store
 from perdure.storage.postgres import PostgresStore
 from perdure.storage.requests import RequestQueue
 from perdure.storage.rules import APART
-from perdure.storage.runs import Order, RunFilter, RunInfo, count_runs, list_runs, run_query
+from perdure.storage.runs import Order, RunFilter, RunInfo, count_runs, list_runs, run_infos, run_query
 from perdure.storage.sizes import SizeReport, size_report
 from perdure.storage.sqlite import MemoryStore, SqliteStore
 from perdure.storage.sqlite.database import SqliteDatabase
@@ -203,13 +204,14 @@ class StoreStorage(RequestQueue):
     ) -> list[RunInfo]:
         """List runs: `await storage.runs(status="failed", tags={"customer": "acme"}, order="newest", limit=50)`.
 
-        `status` is one or several. `RunFilter` has further conditions. `after` is the id of the previous page's last
-        run. The listing is one indexed query, except on files, where all runs are read.
+        `status` is one or several; a blocked run is also found under the status that its newest commit has left.
+        `RunFilter` has further conditions. `after` is the id of the previous page's last run. The
+        listing is one indexed query, except on files, where all runs are read.
 
         Raises ValueError for an unknown status or order or a limit below 1, RunNotFoundError if `after` is unknown.
         """
         query = run_query(workflow, status, order=order, limit=limit, after=after, **chosen)
-        return [RunInfo.of(record) for record in await list_runs(self.store, query)]
+        return await run_infos(self.store, await list_runs(self.store, query))
 
     async def count_runs(self, workflow: str | None = None, **chosen: Unpack[RunFilter]) -> Mapping[str, int]:
         """Return by status how many runs there are."""
@@ -217,7 +219,12 @@ class StoreStorage(RequestQueue):
 
     async def run(self, run_id: str) -> RunInfo:
         """Return the state of a run. Raises RunNotFoundError."""
-        return RunInfo.of(await self._record(run_id))
+        [info] = await run_infos(self.store, [await self._record(run_id)])
+        return info
+
+    async def hosts(self) -> list[HostInfo]:
+        """List the living hosts, oldest first. A file store knows none."""
+        return list(await self.store.hosts()) if knows_hosts(self.store) else []
 
     async def recover(self, run_id: str, *, budget: Mapping[str, float] | None = None) -> bool:
         """Let a failed or quarantined run continue. Any host that serves its workflow then advances it.

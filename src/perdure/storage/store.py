@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.storage.file import FileBackend
+    from perdure.storage.hosts import HostInfo
     from perdure.storage.notifications import Pause
     from perdure.storage.port import Subscription
     from perdure.storage.sql.backend import SqlBackend
@@ -435,6 +436,32 @@ class HostBackedStore(BackedStore[H]):
     async def manifests_of(self, checkpoint_ids: Collection[str]) -> Mapping[str, Manifest]:
         """Return several checkpoints by id."""
         return await self._do(lambda backend: backend.manifests_of(checkpoint_ids))
+
+    async def register_host(self, host_id: str, *, workflows: Mapping[str, int]) -> None:
+        """Register a host of this process."""
+        await self._do(lambda backend: backend.register_host(host_id, workflows=workflows))
+        notifications.notify_all(self.place)
+
+    async def unregister_host(self, host_id: str) -> None:
+        """Remove a host."""
+        await self._do(lambda backend: backend.unregister_host(host_id))
+        notifications.notify_all(self.place)
+
+    async def hosts(self) -> Sequence[HostInfo]:
+        """Return the living hosts."""
+        return await self._do(lambda backend: backend.hosts())
+
+    async def note_block(self, host_id: str, run_id: str, *, head: str, reason: str) -> None:
+        """Note why a host could not load a run."""
+        await self._do(lambda backend: backend.note_block(host_id, run_id, head=head, reason=reason), changes=run_id)
+
+    async def blocked(self, run_ids: Collection[str]) -> Mapping[str, Mapping[str, str]]:
+        """Return those runs that are blocked, each with the reasons by host."""
+        return await self._do(lambda backend: backend.blocked(run_ids))
+
+    async def begin_upkeep(self, *, at: str, before: str) -> bool:
+        """Return whether the last collection by a host was before a time."""
+        return await self._do(lambda backend: backend.begin_upkeep(at=at, before=before))
 
     async def due(self, *, at: str, workflow_names: Collection[str], limit: int) -> Sequence[Due]:
         """Return runs that can go on and that no living process advances."""

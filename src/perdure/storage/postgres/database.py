@@ -51,7 +51,7 @@ _LOCKED = "55P03"
 _PASSING = ("starting up", "shutting down", "recovery mode", "not yet accepting", "too many", "slots", "terminating")
 """Messages of a server that will accept connections later. They have no error code."""
 
-_LISTS = frozenset({"roots", "workflow_names", "owners", "keys", "hashes"})
+_LISTS = frozenset({"roots", "workflow_names", "owners", "keys", "hashes", "hosts", "run_ids"})
 """Values that come as JSON lists. Here they become arrays, because JSON in SQL can't hold every text."""
 
 _END_SILENT_WRITERS = """

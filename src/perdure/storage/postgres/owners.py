@@ -14,6 +14,7 @@ import select
 import socket
 import threading
 from concurrent.futures import Future
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -81,6 +82,11 @@ class PostgresOwners:
     def is_dead(self, owner: Owner) -> bool:
         """Return whether an owner has certainly ended."""
         return owner.id != this_process().id and self._look(owner)["is_dead"]
+
+    def last_heartbeat(self, owner: Owner) -> datetime | None:
+        """Return the time of an owner's newest heartbeat, by the clock of the server."""
+        row = self._database.execute("heartbeat", id=owner.id).fetchone()
+        return None if row is None or row["moment"] is None else datetime.fromtimestamp(row["moment"], UTC)
 
     def _look(self, owner: Owner) -> Columns:
         row = self._database.execute("owner", id=owner.id).fetchone()

@@ -20,11 +20,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from perdure.errors import BlobDamagedError, CheckpointDamagedError, CheckpointNotFoundError
-from perdure.records import Archive, ArchivedCheckpoint, Blob, Command, Due, Halt, Lease, Mark, NewRun, Owner, Retention
+from perdure.records import Archive, ArchivedCheckpoint, Blob, Command, Due, Halt, Lease, Mark, NewRun, Retention
 from perdure.storage import retention as retention_rules, rules
-from perdure.storage.owners import this_process
 from perdure.storage.sql import rows
-from perdure.storage.sql.tables import Tables
+from perdure.storage.sql.hosts import HostTables
 from perdure.storage.sql.writes import GroupWrite, write_error
 
 if TYPE_CHECKING:
@@ -43,20 +42,18 @@ _REMOVED_AT_ONCE_MAX = 200
 """Limits the time that commits wait for a collection to a few milliseconds."""
 
 
-class SqlBackend(Tables):
+class SqlBackend(HostTables):
     """The blocking operations of a SQL store, on the data of one tenant."""
 
     def __init__(
         self, database: SqlDatabase, owners: OwnerWatch, *, retention: Retention, clock: Clock, tenant: str = ""
     ) -> None:
-        super().__init__(database, tenant)
+        super().__init__(database, owners, clock, tenant)
         self.errors = database.errors
         self.backup = database.backup
         self.damage = database.damage
-        self._owners = owners
         self._retention = retention
         self._pruning = retention if retention_rules.forgets(retention) else None
-        self._clock = clock
         self._known: dict[str, rules.RunState] = {}
         """Leased runs as this process left them. They may have changed since."""
         self._proportion = retention_rules.Proportion()
@@ -209,7 +206,9 @@ class SqlBackend(Tables):
             return Mark()
         owner = None if row["owner_id"] is None else rows.read_owner(row)
         living = None if owner is None or self._owners.is_dead(owner) else owner.id
-        return Mark(row["head"], row["events"], row["commands"], living, bool(row["is_halted"]))
+        may_go_on = row["status"] == "running" or row["commands"] or row["wake_at"]
+        is_blocked = bool(may_go_on and living is None and not row["is_halted"] and self.blocked([run_id]))
+        return Mark(row["head"], row["events"], row["commands"], living, bool(row["is_halted"]), is_blocked)
 
     def post(self, run_id: str, command: Command) -> Command:
         with self._database.transaction():
@@ -223,19 +222,14 @@ class SqlBackend(Tables):
             return self.put_command(run_id, command)
 
     def due(self, *, at: str, workflow_names: Collection[str], limit: int) -> Sequence[Due]:
-        owners = [rows.read_owner(row) for row in self.execute("owners").fetchall()]
         found = self.readable_runs(
             "due",
             limit=max(0, limit),
             at=at,
             workflow_names=json.dumps(list(workflow_names)),
-            owners=json.dumps([owner.id for owner in owners if self._is_gone(owner)]),
+            owners=self.gone_owners(),
         )
         return [Due(record, row["newest_command"]) for record, row in found]
-
-    def _is_gone(self, owner: Owner) -> bool:
-        """Return whether others may take the runs of an owner. What this process owns, it advances itself."""
-        return owner.id != this_process().id and self._owners.is_replaceable(owner)
 
     def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None:
         names = json.dumps(list(workflow_names))
@@ -280,7 +274,7 @@ class SqlBackend(Tables):
     def close_run(self, run_id: str, *, halt: Halt, instead_of: Halt | None, takeover: bool) -> bool:
         with self._database.transaction("always"):
             state = rules.find_closable(
-                self.lock_run(run_id), run_id, instead_of=instead_of, takeover=takeover, is_gone=self._is_gone
+                self.lock_run(run_id), run_id, instead_of=instead_of, takeover=takeover, is_gone=self.is_gone
             )
             if state is not None:
                 self._known.pop(run_id, None)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from datetime import datetime
     from pathlib import Path
 
     from perdure.records import Owner
@@ -147,4 +148,8 @@ class OwnerWatch(Protocol):
 
     def is_dead(self, owner: Owner) -> bool:
         """Return whether an owner has certainly ended."""
+        ...
+
+    def last_heartbeat(self, owner: Owner) -> datetime | None:
+        """Return the time of an owner's newest sign of life, if it is known."""
         ...

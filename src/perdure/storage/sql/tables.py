@@ -87,15 +87,18 @@ class Tables:
         """Return runs in the order in which they began. A damaged one has a halt that says so."""
         return self.list_runs(RunQuery(workflow_name, None if status is None else (status,)))
 
-    def list_runs(self, query: RunQuery) -> Sequence[RunRecord]:
-        """Return the runs that a query selects. A damaged one has a halt that says so."""
-        names, values = _conditions(query)
+    def list_runs(self, query: RunQuery, *lines: str, **values: object) -> Sequence[RunRecord]:
+        """Return the runs that a query selects, and further lines with their values. A damaged one has a halt."""
+        names, chosen = _conditions(query)
+        names += lines
+        values |= chosen
         if query.after is not None:
             names.append(f"after_{query.order}")
             values["after"] = query.after
         limit = _NO_LIMIT if query.limit is None else query.limit
-        # Few runs have a tag: sort them, instead of reading all runs in order.
-        order = f"{query.order}_of_few" if query.tags and query.order != "updated" else query.order
+        # Few runs have a tag or are blocked: sort them, instead of reading all runs in order.
+        has_few = (query.tags or lines) and query.order != "updated"
+        order = f"{query.order}_of_few" if has_few else query.order
         found = self.execute("+".join(["runs", *names, order]), limit=limit, **values).fetchall()
         return [rows.listed_run(row) for row in found]
 

@@ -65,6 +65,40 @@ AND parent_run_id = :parent
 -- name: +requests
 AND settled = 0 AND (requests IS NULL OR requests > 0 OR described_at IS NOT position)
 
+-- name: +ids
+AND run_id IN (SELECT value FROM json_each(:run_ids))
+
+-- name: +candidates
+-- Runs that have work, or a timer that is due, and no owner or one that is gone. Indexes lead to all of them.
+AND run_id IN (
+    SELECT run_id FROM runs
+    WHERE tenant = :tenant AND halt IS NULL AND owner_id IS NULL
+        AND status <> 'cancelled' AND (status = 'running' OR commands > 0)
+    UNION ALL
+    SELECT run_id FROM runs
+    WHERE tenant = :tenant AND halt IS NULL AND wake_at IS NOT NULL AND wake_at <= :at
+    UNION ALL
+    SELECT run_id FROM runs
+    WHERE tenant = :tenant AND owner_id IS NOT NULL AND owner_id IN (SELECT value FROM json_each(:owners))
+)
+
+-- name: +blocked
+-- The run can go on, has no living owner, and each living host that registers its workflow could not load it. A host
+-- with an older version of the workflow does not count.
+AND halt IS NULL AND status <> 'cancelled' AND (status = 'running' OR commands > 0 OR wake_at <= :at)
+AND (owner_id IS NULL OR owner_id IN (SELECT value FROM json_each(:owners)))
+AND NOT EXISTS (
+    SELECT 1 FROM host_workflows AS candidate
+    WHERE candidate.tenant = :tenant AND candidate.host_id IN (SELECT value FROM json_each(:hosts))
+        AND candidate.workflow_name = runs.workflow_name
+        AND candidate.version >= coalesce(runs.version, candidate.version)
+        AND NOT EXISTS (
+            SELECT 1 FROM run_blocks
+            WHERE run_blocks.tenant = :tenant AND run_blocks.run_id = runs.run_id
+                AND run_blocks.host_id = candidate.host_id AND run_blocks.head = runs.head
+        )
+)
+
 -- name: +after_oldest
 AND began > (SELECT began FROM runs WHERE tenant = :tenant AND run_id = :after)
 
@@ -206,7 +240,7 @@ SELECT
 DELETE FROM runs WHERE tenant = :tenant AND run_id = :run_id;
 
 -- name: mark
-SELECT head, events, owner_id, owner_host, owner_boot, owner_pid, halt IS NOT NULL AS is_halted,
+SELECT head, events, owner_id, owner_host, owner_boot, owner_pid, status, wake_at, halt IS NOT NULL AS is_halted,
     (
         SELECT coalesce(max(number), 0) FROM inbox WHERE inbox.tenant = :tenant AND inbox.run_id = :run_id
     ) AS commands
@@ -593,3 +627,44 @@ RETURNING hash;
 
 -- name: count_checkpoints
 SELECT count(*) AS number FROM checkpoints WHERE tenant = :tenant;
+
+-- name: hosts
+-- All hosts, a row for each workflow of a host.
+SELECT hosts.*, host_workflows.workflow_name, host_workflows.version
+FROM hosts LEFT JOIN host_workflows ON host_workflows.tenant = :tenant AND host_workflows.host_id = hosts.id
+WHERE hosts.tenant = :tenant ORDER BY hosts.started_at, hosts.id, host_workflows.workflow_name;
+
+-- name: put_host
+INSERT INTO hosts (tenant, id, started_at, owner_id, owner_host, owner_boot, owner_pid)
+VALUES (:tenant, :id, :started_at, :owner_id, :owner_host, :owner_boot, :owner_pid);
+
+-- name: put_host_workflow
+INSERT INTO host_workflows (tenant, host_id, workflow_name, version)
+VALUES (:tenant, :host_id, :workflow_name, :version);
+
+-- name: drop_hosts
+DELETE FROM hosts WHERE tenant = :tenant AND id IN (SELECT value FROM json_each(:hosts));
+
+-- name: put_block
+-- Note why a host could not load a run, if both still exist.
+INSERT INTO run_blocks (tenant, run_id, host_id, head, reason)
+SELECT runs.tenant, runs.run_id, hosts.id, runs.head, :reason
+FROM runs JOIN hosts ON hosts.tenant = :tenant AND hosts.id = :host_id
+WHERE runs.tenant = :tenant AND runs.run_id = :run_id AND runs.head = :head
+ON CONFLICT (tenant, run_id, host_id) DO UPDATE SET head = excluded.head, reason = excluded.reason
+WHERE run_blocks.head <> excluded.head OR run_blocks.reason <> excluded.reason;
+
+-- name: blocks
+-- Why these hosts could not load these runs from their present heads.
+SELECT run_blocks.run_id, run_blocks.host_id, run_blocks.reason
+FROM run_blocks JOIN runs ON runs.tenant = :tenant AND runs.run_id = run_blocks.run_id AND runs.head = run_blocks.head
+WHERE run_blocks.tenant = :tenant AND run_blocks.run_id IN (SELECT value FROM json_each(:run_ids))
+    AND run_blocks.host_id IN (SELECT value FROM json_each(:hosts))
+ORDER BY run_blocks.run_id, run_blocks.host_id;
+
+-- name: begin_upkeep
+-- Note the time of a collection, if the last one is old enough.
+UPDATE upkeep SET moment = :at WHERE tenant = :tenant AND moment <= :before RETURNING 1 AS found;
+
+-- name: note_upkeep
+INSERT INTO upkeep (tenant, moment) VALUES (:tenant, :at) ON CONFLICT DO NOTHING;

@@ -25,6 +25,7 @@ from perdure.storage.worker import InlineWorker, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
+    from datetime import datetime
 
 
 _numbers = itertools.count(1)
@@ -146,3 +147,7 @@ class OnlyProcess:
     def is_dead(self, owner: Owner) -> bool:
         del owner
         return False
+
+    def last_heartbeat(self, owner: Owner) -> datetime:
+        del owner
+        return SystemClock().now()

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from perdure.testing.clock import ManualClock
-from perdure.testing.stores import agenda, commits, leases, records, retention, tenants, transfer
+from perdure.testing.stores import agenda, commits, hosts, leases, records, retention, tenants, transfer
 from perdure.testing.stores.base import (
     LEAVING_IDS,
     ODD_IDS,
@@ -29,6 +29,7 @@ __all__ = [
     "LEAVING_IDS",
     "ODD_IDS",
     "REFUSED_IDS",
+    "HostListConformance",
     "HostStoreConformance",
     "ManualClock",
     "RunDriver",
@@ -84,6 +85,10 @@ class TenantStoreConformance(tenants.TenantConformance, _WholeRunConformance):
 
 class TenantViewConformance(agenda.AgendaConformance, _WholeRunConformance):
     """Tests of the store of one tenant. It has everything that a host needs but tenants."""
+
+
+class HostListConformance(hosts.HostListConformance):
+    """Tests of a store that knows its hosts: add them to `HostStoreConformance`."""
 
 
 class HostStoreConformance(tenants.HostTenantConformance, TenantViewConformance):
