@@ -127,7 +127,7 @@ async def test_a_failed_run_is_recovered_and_fails_again_under_a_host(store: Pat
     assert perdure(store, "recover", "bad-1").returncode == 0
     assert perdure(store, "wait", "bad-1", "--timeout", "0.1").returncode == 124  # no host is there
     async with SqliteCheckpointStorage(store) as storage:
-        assert (await storage.run("bad-1")).status == "running"
+        assert (await storage.run("bad-1")).status == "blocked"
         host = Host(storage)
         host.register(row("boom", pass_on, fail))
         async with host:

@@ -265,7 +265,11 @@ class Owners:
             with contextlib.suppress(OSError):  # closed meanwhile
                 return file.touch()
         probe = self._directory / f"{me.id}.now"
-        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT, 0o644)
+        except OSError:
+            # Nothing can be written here, so this process can take no lease either: it only looks.
+            return SystemClock().now().timestamp()
         try:
             os.utime(descriptor)
             return os.fstat(descriptor).st_mtime
@@ -360,7 +364,8 @@ def _remove_if_free(path: Path) -> bool:
     except OSError:
         return False
     else:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink()
         return True
     finally:
         os.close(descriptor)
