@@ -47,6 +47,8 @@ REGISTERED = {
     "perdure.checkpoint.steps:InterruptedStep",
     "perdure.checkpoint.steps:StepDecision",
     "perdure.events:CheckpointInfo",
+    "perdure.events:StepInfo",
+    "perdure.events:SuperstepInfo",
     "perdure.events:TakenOver",
     "perdure.events:UndeliveredMessage",
     "perdure.events:WorkflowErrorDetails",

@@ -158,6 +158,8 @@ from perdure.errors import (
 )
 from perdure.events import (
     CheckpointInfo,
+    StepInfo,
+    SuperstepInfo,
     TakenOver,
     Undecoded,
     UndeliveredMessage,
@@ -421,6 +423,7 @@ __all__ = [
     "StateConflictError",
     "StepDecision",
     "StepError",
+    "StepInfo",
     "StepMismatchError",
     "StepTimeoutError",
     "StepUnsettledError",
@@ -430,6 +433,7 @@ __all__ = [
     "SubWorkflowRequestMessage",
     "SubWorkflowResponseMessage",
     "SummarizationStrategy",
+    "SuperstepInfo",
     "SupportsAgentRun",
     "SupportsChatGetResponse",
     "SwitchCaseEdgeGroup",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import traceback as tracebacks
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, cast
 
@@ -15,7 +16,7 @@ from perdure.typenames import dotted_name, type_named
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Mapping
+    from collections.abc import Iterator
 
 DataT = TypeVar("DataT", default=Any)
 
@@ -32,6 +33,10 @@ WorkflowEventType: TypeAlias = Literal[
     "executor_bypassed",
     "executor_suspended",
     "attempt_discarded",
+    "attempt_failed",
+    "step_completed",
+    "model_call_completed",
+    "tool_call_completed",
     "output",
     "intermediate",
     "data",
@@ -130,6 +135,65 @@ class TakenOver:
 
     previous_owner: str
     owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """The data of a `step_completed`, `model_call_completed` or `tool_call_completed` event.
+
+    Attributes:
+        name: The name of the step or of the tool; "model" for a model call.
+        duration: The seconds that its last attempt took. Equality ignores it.
+        attempt: The number of its last attempt.
+        outcome: "completed"; "interrupted" if its process died, and `if_interrupted` decided what it gave; for a tool
+            call also "failed", or "asked" if the tool has asked a question.
+        digest: The digest of the arguments, if it was computed.
+        spent: The amounts that it has spent, such as tokens, with those of steps inside it.
+        model: The model that answered.
+        call_id: The id that the model gave to a tool call.
+        arguments: The arguments, if the workflow records payloads.
+        result: The result, if the workflow records payloads.
+    """
+
+    name: str
+    duration: float = field(default=0, compare=False, repr=False)
+    attempt: int = 1
+    outcome: str = "completed"
+    digest: str | None = None
+    spent: Mapping[str, float] = field(default_factory=dict[str, float])
+    model: str | None = None
+    call_id: str | None = None
+    arguments: Any = None
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SuperstepInfo(Mapping[str, float]):
+    """The data of a `superstep_completed` event. As a mapping, which decides equality, it is the spending by name.
+
+    Attributes:
+        spent: The run's total spending; empty if this superstep has spent nothing.
+        duration: The seconds from the start of the superstep until its commit.
+        commit_duration: The seconds that a commit took: in a live stream the commit of this superstep, in the log the
+            commit before it in the same process, because a commit can't contain its own duration.
+        bytes_written: The size of the checkpoint and its new blobs, without the events.
+        process: The process that committed the superstep.
+    """
+
+    spent: Mapping[str, float] = field(default_factory=dict[str, float])
+    duration: float = field(default=0, repr=False)
+    commit_duration: float | None = field(default=None, repr=False)
+    bytes_written: int | None = field(default=None, repr=False)
+    process: str | None = field(default=None, repr=False)
+
+    def __getitem__(self, name: str) -> float:
+        return self.spent[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.spent)
+
+    def __len__(self) -> int:
+        return len(self.spent)
 
 
 @dataclass(frozen=True, slots=True)

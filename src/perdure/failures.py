@@ -17,10 +17,11 @@ _TRACEBACK_LENGTH_MAX = 16_000
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a run has failed.
+    """Why a run or an attempt has failed.
 
     Attributes:
-        traceback: The formatted traceback without values of variables; the end of it if it is long.
+        traceback: The formatted traceback without values of variables; the end of it if it is long. None for an attempt
+            that was followed by another.
         executor_id: The executor whose handler, condition or hook raised.
         path: The enclosing executors if that was in a sub-workflow, outermost first.
         step: The step that raised. The call of a tool or model is a step too.
@@ -30,12 +31,12 @@ class Failure:
 
     error_type: str
     message: str
-    traceback: str | None
-    executor_id: str | None
-    path: tuple[str, ...]
-    step: str | None
-    attempt: int
-    at: str
+    traceback: str | None = None
+    executor_id: str | None = None
+    path: tuple[str, ...] = ()
+    step: str | None = None
+    attempt: int = 1
+    at: str = ""
 
     @classmethod
     def of(cls, error: BaseException, *, at: str) -> Failure:
@@ -55,6 +56,13 @@ class Failure:
             place.get("attempt", 1),
             at,
         )
+
+    @classmethod
+    def of_attempt(cls, error: BaseException, executor_id: str, step: str | None, *, attempt: int, at: str) -> Failure:
+        """Describe an exception that has ended one attempt at an activation or step."""
+        details = WorkflowErrorDetails.from_exception(error)
+        step = step or _place_of(error).get("step")
+        return cls(details.error_type, details.message, None, executor_id, (), step, attempt, at)
 
     def to_json(self) -> bytes:
         """Encode it for the store."""

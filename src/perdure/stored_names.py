@@ -60,8 +60,8 @@ _FIRST_MODULES = {
     "perdure.checkpoint.steps": "InterruptedStep StepDecision",
     "perdure.errors": "ValidationTypeEnum",
     "perdure.events": (
-        "CheckpointInfo TakenOver Undecoded UndeliveredMessage WorkflowErrorDetails WorkflowEvent WorkflowEventSource "
-        "WorkflowRunState"
+        "CheckpointInfo StepInfo SuperstepInfo TakenOver Undecoded UndeliveredMessage WorkflowErrorDetails "
+        "WorkflowEvent WorkflowEventSource WorkflowRunState"
     ),
     "perdure.failures": "Failure",
     "perdure.functional.node": "FunctionNode",

@@ -114,7 +114,7 @@ async def test_what_a_run_has_spent_is_traced() -> None:
 
 async def test_a_superstep_that_spends_nothing_says_nothing_of_it(storage: Any) -> None:
     result = await lone(talkative(Model(), 1), storage=storage).run("hi")
-    assert [event.data for event in result if event.type == "superstep_completed"] == [None]
+    assert [dict(event.data) for event in result if event.type == "superstep_completed"] == [{}]
     assert result.get_spent() == {}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -37,7 +37,8 @@ _OF_THE_ENGINE: frozenset[str] = frozenset(
         *("started", "status", "failed", "superstep_started", "superstep_completed", "checkpoint"),
         *("executor_invoked", "executor_completed", "executor_failed", "executor_bypassed", "executor_suspended"),
         *("output", "intermediate", "answered", "received", "woken", "cancelled", "taken_over", "undelivered"),
-        *("sub_workflow", "warning"),
+        *("sub_workflow", "warning", "attempt_failed"),
+        *("step_completed", "model_call_completed", "tool_call_completed"),
     )
 )
 
@@ -71,18 +72,21 @@ def event_batch(
 
 
 @functools.cache
-def _form_of(cls: type) -> tuple[str, tuple[str, ...]]:
-    return stored_name(cls), tuple(each.name for each in fields(cls))
+def _form_of(cls: type) -> tuple[str, tuple[tuple[str, object], ...]]:
+    empty: object = {}
+    members = ((each.name, each.default if each.default_factory is MISSING else empty) for each in fields(cls))
+    return stored_name(cls), tuple(members)
 
 
 def _plain_tree(data: object) -> Tree:
-    """Return the tree that the codec would write for a dataclass of texts and numbers, which takes it 12 us."""
-    name, names = _form_of(type(data))
-    return {"~": DataclassKind.tag, "type": name, "fields": {name: getattr(data, name) for name in names}}
+    """Return the tree of a dataclass of texts and numbers, without defaults. The codec would take 12 us."""
+    name, members = _form_of(type(data))
+    found = {name: value for name, default in members if (value := getattr(data, name)) != default}
+    return {"~": DataclassKind.tag, "type": name, "fields": found}
 
 
 def plain_data(data: object) -> Kept:
-    """Encode the data of an event: a dataclass of texts and numbers."""
+    """Encode the data of an event: a dataclass of texts, numbers and flat mappings."""
     return Kept(path="data of an event", encoded=document(_plain_tree(data)))
 
 

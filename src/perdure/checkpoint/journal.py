@@ -237,6 +237,8 @@ class StepRecord:
     `raised` holds the errors that the handler caught, one for each call that raised. Such a step may have been called
     again, and be finished.
 
+    `events` are the type and data of the events of this step and of steps inside it, until a commit has numbered them.
+
     `round` counts how often it was started again after an interruption, `spent` is what it reported to have spent.
     One that has started has its idempotency key, and the id of the request that asks about it: a fork derives others,
     but these are the ones that others may know.
@@ -253,6 +255,7 @@ class StepRecord:
     raised: tuple[RaisedRecord, ...] = ()
     is_sequential: bool = False
     """True if the code's own task called it while no other of its steps was in flight."""
+    events: tuple[tuple[str, Kept], ...] = ()
 
     def encoded(self) -> Encoded:
         """Return the record as bytes."""
@@ -267,6 +270,8 @@ class StepRecord:
             tree["raised"] = [[each.type, *each.args] for each in self.raised]
         if self.is_sequential:
             tree["sequential"] = True
+        if self.events:
+            tree["told"] = [[type_, data.require_encoded()] for type_, data in self.events]
         return document(tree)
 
     @classmethod
@@ -293,6 +298,10 @@ class StepRecord:
                 tree.get("request"),
                 tuple(RaisedRecord(type_, tuple(args)) for type_, *args in tree.get("raised", ())),
                 tree.get("sequential", False),
+                tuple(
+                    (type_, kept.inside(read_document(data), f"data of a {type_!r} event"))
+                    for type_, data in tree.get("told", ())
+                ),
             )
         except MALFORMED as error:
             raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path}: {error!r}") from error
@@ -300,15 +309,20 @@ class StepRecord:
 
 @value_class
 class AttemptsRecord:
-    """The failed attempts at something: their count, when the next may start, the last error."""
+    """The failed attempts at something: their count, when the next may start, the last error.
+
+    `failures` are the number, type, message, step and time of each failed attempt, until a commit has numbered their
+    events.
+    """
 
     count: int
     due: Moment | None = None
     error: str | None = None
+    failures: Sequence[tuple[int, str, str, str | None, Moment]] = ()
 
     def encoded(self) -> Encoded:
         """Return the record as bytes."""
-        return document([self.count, self.due, self.error])
+        return document([self.count, self.due, self.error, *([self.failures] if self.failures else [])])
 
     @classmethod
     def of(cls, kept: Kept) -> AttemptsRecord:

@@ -210,5 +210,7 @@ def _event_fields(event: WorkflowEvent[Any]) -> dict[str, Any]:
 register_type(WorkflowEvent, encode=_event_fields, decode=lambda fields: WorkflowEvent(**fields))
 for _type in (events.CheckpointInfo, events.TakenOver, events.UndeliveredMessage, events.WorkflowErrorDetails, Failure):
     register_type(_type)
+for _type in (events.StepInfo, events.SuperstepInfo):
+    register_type(_type)
 for _type in (events.WorkflowEventSource, events.WorkflowRunState, FailedMessage, MessageType, WorkflowMessage):
     register_type(_type)

@@ -15,9 +15,9 @@ from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from perdure.codec import errors
-from perdure.codec.encoded import encoder, reference, require
+from perdure.codec.encoded import encoder, reference, require, to_bytes
 from perdure.codec.reader import Node, Read, Reader, Tag
-from perdure.codec.writer import LEAF_LENGTH_MIN, ElementTexts, Leaf, quote, tagged_sequence, to_bytes, type_of
+from perdure.codec.writer import LEAF_LENGTH_MIN, ElementTexts, Leaf, quote, tagged_sequence, type_of
 from perdure.records import Blob
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from perdure.codec.builtin_types import BUILTIN_KINDS, BUILTIN_TAGS, RAW_LENGTH_MAX, bytes_leaf, write_fixed_offset
-from perdure.codec.encoded import Encoded, dumps
+from perdure.codec.encoded import Encoded, dumps, to_bytes
 from perdure.codec.errors import Fault, Refusal, explained, refused
 from perdure.codec.log import LOG_KINDS, LOG_TAGS
 from perdure.codec.objects import OBJECT_TAGS, PICKLE_TAGS, TYPE_KINDS, object_kind, write_class, write_pickle
 from perdure.codec.reader import Node, Origin, Read, Reader, Source, Tag
 from perdure.codec.trust import Trust
-from perdure.codec.writer import ATOMS, LEAF_LENGTH_MIN, Leaf, Memo, ValueWriter, Write, to_bytes, too_deep
+from perdure.codec.writer import ATOMS, LEAF_LENGTH_MIN, Leaf, Memo, ValueWriter, Write, too_deep
 from perdure.data_classes import new_dict, new_list, new_set, value_class
 from perdure.errors import EncodeError, ValueTooLargeError
 from perdure.typenames import type_of
@@ -327,10 +327,11 @@ class Kept:
 
 @value_class
 class Held:
-    """The result of a step, and what the step spent."""
+    """The result of a step, what the step spent, and the type and data of its events."""
 
     result: Kept
     spent: Mapping[str, float]
+    events: tuple[tuple[str, Kept], ...] = ()
 
 
 @dataclass(slots=True, eq=False)

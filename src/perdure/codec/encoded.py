@@ -21,6 +21,11 @@ INLINE_LENGTH_MAX = 2048
 """A longer text becomes a blob of its own when it is inserted into a document."""
 
 
+def to_bytes(text: str) -> bytes:
+    """Encode as UTF-8, keeping lone surrogates, which Python strings may contain (file names do)."""
+    return text.encode("utf-8", "surrogatepass")
+
+
 @dataclass(slots=True)
 class Encoded:
     """An encoded value: its JSON text and the blobs that were cut out of it. It never changes.

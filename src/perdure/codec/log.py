@@ -9,16 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.codec.encoded import Encoded, reached, references, require
+from perdure.codec.encoded import Encoded, reached, references, require, to_bytes
 from perdure.codec.errors import DamagedPartError, Fault, explained, index_step
 from perdure.codec.reader import INDEX_HEAD, Node, Origin, Reader, Source, Tag, parsed
-from perdure.codec.writer import ValueWriter, Write, to_bytes
 from perdure.data_classes import new_dict, new_list
 from perdure.log import Log, Seals
 from perdure.records import Blob
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
+
+    from perdure.codec.writer import ValueWriter, Write
 
 _CHUNK_LENGTH_MIN = 1024
 _WIDTH = 8

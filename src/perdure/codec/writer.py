@@ -25,7 +25,7 @@ from weakref import WeakValueDictionary
 from zlib import crc32
 from zoneinfo import ZoneInfo
 
-from perdure.codec.encoded import Encoded, reference
+from perdure.codec.encoded import Encoded, reference, to_bytes
 from perdure.codec.errors import Refusal, no_step
 from perdure.codec.trust import is_enum, is_model
 from perdure.data_classes import new_dict, new_list, new_set
@@ -316,11 +316,6 @@ _ENDS_INDEX = frozenset("01")
 
 quote: Callable[[str], str] = json.encoder.encode_basestring
 """Quote a string as JSON. Only quotes, backslashes and control characters are escaped."""
-
-
-def to_bytes(text: str) -> bytes:
-    """Encode as UTF-8, keeping lone surrogates, which Python strings may contain (file names do)."""
-    return text.encode("utf-8", "surrogatepass")
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from perdure.engine.call import (
     resolve_kwargs,
     storable_kwargs,
 )
-from perdure.engine.commit import FRAMEWORK, ChildCommitter, output_events, status_of
+from perdure.engine.commit import FRAMEWORK, ChildCommitter, output_events, status_of, take_over_events
 from perdure.engine.inbox import BY_DEADLINE, accepted
 from perdure.engine.journal import STEP, Journal
 from perdure.engine.lifecycle import log_run, run_failed, warnings_emitted

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from perdure.checkpoint import plain_record, value_digest
+from perdure.checkpoint import AttemptsRecord, StepRecord, plain_record, value_digest
 from perdure.clock import moment_of
 from perdure.codec import Kept, as_kept, document
 from perdure.data_classes import new_dict, new_list, new_set, value_class
@@ -22,6 +22,7 @@ from perdure.engine.state import StateView
 from perdure.engine.step_identity import skipped_steps
 from perdure.engine.steps import Steps
 from perdure.engine.suspension import Suspender, Wait, begin_sleep
+from perdure.engine.tasks import ATTEMPTS, StepSlot
 from perdure.errors import BudgetExceededError
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
 from perdure.graph import (
@@ -111,7 +112,7 @@ class ActivationRecorder:
     _suspender: Suspender | None = field(default=None, init=False)
     _state: StateView | None = field(default=None, init=False)
     _is_over: bool = field(default=False, init=False)
-    _events: list[PendingEvent | _Placeholder] = field(default_factory=new_list, init=False)
+    _events: list[PendingEvent | _Placeholder | StepSlot] = field(default_factory=new_list, init=False)
     _own_events: Counter[str] | None = field(default=None, init=False)
     _sent: list[tuple[Any, str | None, Moment | None]] = field(default_factory=new_list, init=False)
     _outputs: list[tuple[OutputKind, Any, bool]] = field(default_factory=new_list, init=False)
@@ -591,6 +592,8 @@ class ActivationRecorder:
         for event in self._events:
             if isinstance(event, PendingEvent):
                 events.append(event)
+            elif isinstance(event, StepSlot):
+                events += self._events_of(event)
             elif event.of == "request":
                 events.append(request_opened(requests[event.index]))
             else:
@@ -636,9 +639,30 @@ class ActivationRecorder:
         if self.requests is not None:
             self.requests.discard()
 
-    def events_without_effects(self) -> list[PendingEvent]:
-        """Return the events of an attempt whose outputs and requests are discarded."""
-        return [event for event in self._events if isinstance(event, PendingEvent) and event.inner is None]
+    def events_without_effects(self, *, with_steps: bool) -> list[PendingEvent]:
+        """Return the events of an attempt whose outputs and requests are discarded.
+
+        The next attempt calls the recorded steps again, and has their events.
+        """
+        events: list[PendingEvent] = []
+        for event in self._events:
+            if isinstance(event, StepSlot):
+                events += self._events_of(event) if with_steps else ()
+            elif isinstance(event, PendingEvent) and event.inner is None:
+                events.append(event)
+        return events
+
+    def add_slot(self, slot: StepSlot) -> None:
+        """Reserve the place of a step's events."""
+        self._events.append(slot)
+
+    def _events_of(self, slot: StepSlot) -> list[PendingEvent]:
+        return [PendingEvent(kind, data, self.executor_id) for kind, data in (*slot.failed, *slot.recorded())]
+
+    def describe_step(self, **about: object) -> None:
+        """Report fields of the StepInfo of the step that is running here."""
+        if self.running_step is not None:
+            self.running_step.about.update(about)
 
     def suspend(self, wait: Wait, earlier: Sequence[PendingEvent] = ()) -> ActivationResult:
         """Discard the effects except recorded ones, and emit that the handler was suspended."""
@@ -658,7 +682,7 @@ class ActivationRecorder:
         effects = Effects(
             self.activation,
             requests=awaited,
-            events=(*earlier, *self.events_without_effects()),
+            events=(*earlier, *self.events_without_effects(with_steps=True)),
             suspension=Suspension(wait.wake_at, wait.request_id, self._carried(), given_up),
         )
         return ActivationResult(effects, (), {})
@@ -669,8 +693,28 @@ class ActivationRecorder:
         given = {key: value for key, value in self.context.snapshot.carried.items() if key.startswith(answers)}
         caught: Mapping[str, object] = {} if self.steps is None else self.steps.errors.records()
         found = {**given, **self.context.journal.records(self.activation_id), **caught}
+        self._strip_events(found)
         for name, count in (self._own_events or {}).items():
             if count > self._emitted_before(name):
                 key = f"{self.activation_id}/told/{name}"
                 found[key] = Kept(path=f"record {key!r}", encoded=document(count))
         return found
+
+    def _strip_events(self, records: dict[str, object]) -> None:
+        """Take the events that this commit numbers out of the records, so that no later entry emits them again."""
+        held = self.context.held(self.activation_id) if self.context.values.held else {}
+        slots = [each for each in self._events if isinstance(each, StepSlot)]
+        for place in (f"{self.activation_id}{ATTEMPTS}", *(place for slot in slots for place in slot.places())):
+            if place in held:
+                held[place] = replace(held[place], events=())
+            if place not in records:
+                continue
+            kept = as_kept(records[place])
+            if place.endswith(ATTEMPTS):
+                attempts = AttemptsRecord.of(kept)
+                bare = replace(attempts, failures=()).encoded() if attempts.failures else None
+            else:
+                step = StepRecord.of(kept, place)
+                bare = replace(step, events=()).encoded() if step.events else None
+            if bare is not None:
+                records[place] = Kept(path=kept.path, encoded=bare)

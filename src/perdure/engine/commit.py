@@ -6,6 +6,7 @@ Events are emitted live at once, and encoded here for the commit that numbers th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import perf_counter  # noqa: TID251 - durations for operators; no run depends on them
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.checkpoint import CheckpointWriter, event_batch, plain_data
@@ -18,7 +19,7 @@ from perdure.errors import (
     IncompatibleTypeError,
     UntrustedTypeError,
 )
-from perdure.events import CheckpointInfo, TakenOver, WorkflowEvent, WorkflowEventSource
+from perdure.events import CheckpointInfo, SuperstepInfo, TakenOver, WorkflowEvent, WorkflowEventSource
 from perdure.kernel import Output, PendingEvent, Request, Snapshot
 from perdure.metrics import measure
 from perdure.records import Command, Commit, HeadStatus, Lease, Manifest, RunFacts
@@ -53,6 +54,8 @@ class StoreCommitter:
     newest_command: int = 0
     commands: Sequence[Command] | None = None
     has_committed: bool = False
+    bytes_written: int | None = None
+    commit_duration: float | None = None
 
     @property
     def has_commands(self) -> bool:
@@ -90,6 +93,7 @@ class StoreCommitter:
         events: Sequence[PendingEvent] = (),
         consumed: tuple[str, ...] = (),
         done: tuple[str, ...] = (),
+        superstep: SuperstepInfo | None = None,
     ) -> CheckpointInfo:
         """Write the checkpoint and move the head, or raise and change nothing.
 
@@ -112,6 +116,9 @@ class StoreCommitter:
             kind=kind,
             trace=self.span.traceparent,
         )
+        self.bytes_written = len(manifest.header) + len(manifest.pieces) + sum([len(blob.data) for blob in blobs])
+        if superstep is not None:
+            events = [*events, completed_event(snapshot, self.describe(superstep))]
         info = CheckpointInfo(
             manifest.checkpoint_id,
             manifest.previous_id,
@@ -137,7 +144,7 @@ class StoreCommitter:
                 spent=dumps(dict(snapshot.limits.spent)).decode() if snapshot.limits.spent else None,
             ),
         )
-        run_id = manifest.run_id
+        run_id, begun = manifest.run_id, perf_counter()
         try:
             if self.span is NO_SPAN:
                 self.newest_command = await log.store.commit(log.lease, commit)
@@ -145,17 +152,22 @@ class StoreCommitter:
                 with traced(self.span.child("perdure.commit", run_id=run_id, checkpoint_id=info.checkpoint_id)):
                     self.newest_command = await log.store.commit(log.lease, commit)
                 self.span.set_checkpoint(info.checkpoint_id)
-                size = len(manifest.header) + len(manifest.pieces) + sum(len(blob.data) for blob in blobs)
-                measure("perdure.commit.size", size, workflow=manifest.workflow_name)
+                measure("perdure.commit.size", self.bytes_written, workflow=manifest.workflow_name)
         except AgentFrameworkException:
             raise
         except Exception as error:
             raise CheckpointWriteError(run_id=run_id, reason=f"{type(error).__name__}: {error}") from error
+        self.commit_duration = round(perf_counter() - begun, 6)
         self.writer.commit(manifest)
         log.restart_at(manifest.checkpoint_id, snapshot)
         self.head, self.position = manifest, manifest.position
         self.has_committed, self.commands = True, None
         return info
+
+    def describe(self, superstep: SuperstepInfo) -> SuperstepInfo:
+        """Add the process, and the size and duration of the newest commit."""
+        process = str(self.log.lease.owner)
+        return SuperstepInfo(superstep.spent, superstep.duration, self.commit_duration, self.bytes_written, process)
 
 
 @dataclass(slots=True)
@@ -173,14 +185,28 @@ class ChildCommitter:
             self.emit(event)
         return self.journal
 
-    async def commit(self, snapshot: Snapshot, _: str, *, events: Sequence[PendingEvent], **__: object) -> None:
+    async def commit(
+        self,
+        snapshot: Snapshot,
+        _: str,
+        *,
+        events: Sequence[PendingEvent],
+        superstep: SuperstepInfo | None = None,
+        **__: object,
+    ) -> None:
         """Record the snapshot. Only the parent has checkpoints and commands, so `checkpoint` events are dropped."""
         events = [event for event in events if event.type != "checkpoint"]
+        if superstep is not None:
+            events.append(completed_event(snapshot, superstep))
         # A sub-workflow must not run ahead of what is recorded of it.
         await self.journal.settle()
         self.journal.record_child_soon(snapshot, events)
         for event in events:
             self.emit(event)
+
+    def describe(self, superstep: SuperstepInfo) -> SuperstepInfo:
+        """Return the superstep as it is: the parent commits it."""
+        return superstep
 
 
 Committer: TypeAlias = StoreCommitter | ChildCommitter
@@ -201,6 +227,11 @@ def status_of(snapshot: Snapshot) -> HeadStatus:
 def request_opened(request: Request) -> PendingEvent:
     """Return the event of a request that an activation opens."""
     return PendingEvent("request_info", request.data, request.executor_id, request_id=request.id)
+
+
+def completed_event(snapshot: Snapshot, superstep: SuperstepInfo) -> PendingEvent:
+    """Return the event of a superstep that has led to a snapshot."""
+    return PendingEvent("superstep_completed", plain_data(superstep), iteration=snapshot.iteration)
 
 
 def take_over_events(lease: Lease) -> list[PendingEvent]:

@@ -7,6 +7,7 @@ The loggers are children of `perdure`, and nothing configures them. Every record
 from __future__ import annotations
 
 import logging
+import sys
 from typing import TYPE_CHECKING, Any
 
 from perdure.engine.commit import status_of
@@ -37,8 +38,15 @@ def _on_one_line(text: str) -> str:
     return " ".join("".join(each if each.isprintable() else " " for each in text).split())
 
 
+def _is_observed() -> bool:
+    """Return whether anybody may get lines about the normal course of a run, or metrics."""
+    return logger.isEnabledFor(logging.INFO) or "opentelemetry.metrics" in sys.modules
+
+
 def run_opened(run: LoadedRun) -> None:
     """Log that a call has the lease of a run, and count new runs."""
+    if not _is_observed():
+        return
     workflow = run.origin.workflow_name
     fields: dict[str, Any] = {"run_id": run.run_id, "workflow": workflow, "superstep": run.snapshot.iteration}
     previous = None if run.lease is None else run.lease.previous
@@ -76,7 +84,7 @@ def run_closed(run: LoadedRun, error: BaseException | None, halt: Halt | None, *
         if isinstance(error, Exception) and (halt is not None or run.binding is None):
             run_failed(run.run_id, workflow, error, halt, superstep=snapshot.iteration + 1)
         return
-    if not has_changed or status == "running":
+    if not has_changed or status == "running" or not _is_observed():
         return
     measure("perdure.run.ended", workflow=workflow, status=status)
     fields: dict[str, Any] = {"run_id": run.run_id, "workflow": workflow, "superstep": snapshot.iteration}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field, replace
+from time import perf_counter  # noqa: TID251 - durations for operators; no run depends on them
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from perdure.clock import Clock, SystemClock, seconds_until
 from perdure.data_classes import new_dict, new_list
-from perdure.engine.commit import FRAMEWORK, Committer, live_event, pending_event, warning_event
+from perdure.engine.commit import FRAMEWORK, Committer, completed_event, live_event, pending_event, warning_event
 from perdure.engine.journal import Journal
 from perdure.engine.routing import fan_ins_of, fold_superstep
 from perdure.engine.state import BudgetTracker, ChangeDetector
@@ -24,8 +25,8 @@ from perdure.errors import (
     WorkflowConvergenceException,
     WorkflowException,
 )
-from perdure.events import WorkflowEvent
-from perdure.kernel import ActivationResult, FanIn, Moment, PendingEvent, Snapshot, plan
+from perdure.events import SuperstepInfo, WorkflowEvent
+from perdure.kernel import FanIn, Moment, PendingEvent, Snapshot, plan
 from perdure.tracing import NO_SPAN, Span
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ class RunLoop:
                 started = [WorkflowEvent("superstep_started", iteration=iteration, origin=FRAMEWORK)]
                 if self.streaming:
                     yield started
+                begun = perf_counter()
                 superstep = self._begin_superstep([] if self.streaming else started)
                 self.is_in_superstep = True
                 try:
@@ -140,12 +142,12 @@ class RunLoop:
                             yield events
                         if not superstep.has_all_results:
                             continue  # the run must stop
-                        results = superstep.results
                         after, warnings = await fold_superstep(
-                            self.graph, self.values, self._fan_ins, self.snapshot, results
+                            self.graph, self.values, self._fan_ins, self.snapshot, superstep.results
                         )
                         self.is_in_superstep = False
-                        events = [*warnings, *await self._commit_superstep(superstep, results, after, warnings)]
+                        duration = round(perf_counter() - begun, 6)
+                        events = [*warnings, *await self._commit_superstep(superstep, after, warnings, duration)]
                 except BudgetExceededError as error:
                     raise self._in_full(error) from error
                 yield events
@@ -251,32 +253,30 @@ class RunLoop:
         return events if describe is None else [*events, *describe(self.snapshot)]
 
     async def _commit_superstep(
-        self, superstep: Superstep, results: Sequence[ActivationResult], after: Snapshot, warnings: Events
+        self, superstep: Superstep, after: Snapshot, warnings: Events, duration: float
     ) -> Events:
         """Commit a superstep. Return the events about that."""
         before, iteration = self.snapshot.limits, after.iteration
         # Spending is reported in total, if this superstep has spent anything.
-        spent = None if after.limits is before or after.limits.spent == before.spent else dict(after.limits.spent)
-        completed = WorkflowEvent("superstep_completed", spent, iteration=iteration, origin=FRAMEWORK)
+        has_spent = after.limits is not before and after.limits.spent != before.spent
+        info, committed = SuperstepInfo(dict(after.limits.spent) if has_spent else {}, duration), []
         if self.committer is None:
             self.snapshot = after
-            return [completed]
-        pending = [
-            PendingEvent("superstep_started", iteration=iteration),
-            *(event for result in results for event in result.effects.events),
-            *(pending_event(event, self.values) for event in warnings),
-            PendingEvent("checkpoint"),
-            pending_event(completed, self.values)
-            if spent
-            else PendingEvent("superstep_completed", iteration=iteration),
-        ]
-        if superstep.recording is not None:
-            # The commit replaces the records that are not queued yet.
-            superstep.recording.cancel()
-            superstep.recording = None
-        committed = await self._commit(after, "superstep", pending)
-        superstep.is_committed = True
-        return [*committed, completed]
+        else:
+            pending = [
+                PendingEvent("superstep_started", iteration=iteration),
+                *(event for result in superstep.results for event in result.effects.events),
+                *(pending_event(event, self.values) for event in warnings),
+                PendingEvent("checkpoint"),
+            ]
+            if superstep.recording is not None:
+                # The commit replaces the records that are not queued yet.
+                superstep.recording.cancel()
+                superstep.recording = None
+            committed = await self._commit(after, "superstep", pending, superstep=info)
+            superstep.is_committed = True
+            info = self.committer.describe(info)
+        return [*committed, WorkflowEvent("superstep_completed", info, iteration=iteration, origin=FRAMEWORK)]
 
     async def _commit(
         self,
@@ -286,6 +286,7 @@ class RunLoop:
         *,
         consumed: tuple[str, ...] = (),
         done: tuple[str, ...] = (),
+        superstep: SuperstepInfo | None = None,
     ) -> Events:
         """Commit a snapshot. A write that fails stops the run, or is a warning if the workflow says so."""
         committer = self.committer
@@ -293,7 +294,9 @@ class RunLoop:
             info = None
             if committer is not None:
                 every = (*self._uncommitted, *events) if self._uncommitted else events
-                info = await committer.commit(after, kind, events=every, consumed=consumed, done=done)
+                info = await committer.commit(
+                    after, kind, events=every, consumed=consumed, done=done, superstep=superstep
+                )
         except (StaleHeadError, LeaseLostError, CommandWaitsError):
             raise
         except WorkflowCheckpointException as error:
@@ -303,6 +306,8 @@ class RunLoop:
             warning = warning_event(f"no checkpoint of superstep {after.iteration}: {error}")
             # The next commit keeps these events.
             self._uncommitted += [event for event in events if event.type != "checkpoint"]
+            if superstep is not None:
+                self._uncommitted.append(completed_event(after, superstep))
             self._uncommitted.append(pending_event(warning, self.values))
             return [warning]
         self.snapshot = after

@@ -12,12 +12,14 @@ import builtins
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain, takewhile
+from time import perf_counter  # noqa: TID251 - durations for operators; no run depends on them
 from typing import TYPE_CHECKING, Any, Final, Never, cast
 
-from perdure.checkpoint import InterruptedStep, RaisedRecord, StepDecision, StepRecord
+from perdure.checkpoint import InterruptedStep, RaisedRecord, StepDecision, StepRecord, plain_data
 from perdure.clock import now
 from perdure.codec import Held, Kept
 from perdure.data_classes import value_class
+from perdure.engine.commit import FRAMEWORK, encode_data
 from perdure.engine.step_identity import StepIdentities
 from perdure.engine.suspension import Wait
 from perdure.engine.tasks import (
@@ -25,6 +27,8 @@ from perdure.engine.tasks import (
     OpenCall,
     Retries,
     RunningStep,
+    StepEvent,
+    StepSlot,
     StepTask,
     current_task,
     is_final,
@@ -33,6 +37,7 @@ from perdure.engine.tasks import (
     within,
 )
 from perdure.errors import EncodeError, StepMismatchError, StepTimeoutError, StepUnsettledError, UntrustedTypeError
+from perdure.events import StepInfo, WorkflowEvent
 from perdure.failures import note_step
 from perdure.tracing import current, traced
 
@@ -70,6 +75,7 @@ class _Step:
     """A call of a step: where its record is, its idempotency key, the digest of its arguments.
 
     Attributes:
+        label: Its name in failures and events: for a part of another step, the name of that one.
         is_in_line: True if the task of the calling code does nothing but await it.
         round: The number of times it was started before a crash interrupted it.
     """
@@ -79,7 +85,9 @@ class _Step:
     state: OpenCall
     place: str
     key: str
+    label: str
     task: StepTask
+    slot: StepSlot
     digest: str | None = None
     mismatch: StepMismatchError | None = None
     is_in_line: bool = False
@@ -99,6 +107,7 @@ class Steps:
         self._handler = CallScope(owner.activation_id, owner.task)
         self._tasks: dict[str, StepTask] = {}
         self._counted: set[str] = set()
+        self._taken: set[str] = set()
         self.in_flight: list[RunningStep] = []
         self.errors = CaughtErrors(owner.context, owner.activation_id)
         self.identities = StepIdentities(owner)
@@ -111,8 +120,14 @@ class Steps:
             call, scope, is_own=is_own, is_sequential=state.is_sequential, is_in_function=self._is_in_function
         )
         scope.calls.add(state)
-        key, task = self._context.derived_id(place), StepTask(self.owner)
-        return self._run(_Step(call, scope, state, place, key, task, digest, mismatch))
+        key, task, slot, running = self._context.derived_id(place), StepTask(self.owner), StepSlot(place), self.running
+        outer = None if running is None else running.call
+        label = call.name if call.event is not None or outer is None else outer.name
+        if running is None:
+            self.owner.add_slot(slot)
+        else:
+            running.slot.parts.append(slot)
+        return self._run(_Step(call, scope, state, place, key, label, task, slot, digest, mismatch))
 
     @property
     def scope(self) -> CallScope:
@@ -214,10 +229,11 @@ class Steps:
         record = self.identities.record(step.place) if held is None and self._context.keeps_records else None
         if record is not None and self.identities.fits(step.place, step.digest) is False:
             raise self.identities.mismatch(step.call)
+        found = held or record
+        self._take_events(step, () if found is None else found.events)
         error = self.errors.next_error(step.place, step.name, record)
         if error is not None:
             raise error
-        found = held or record
         if found is not None and found.result is not None:
             self._count_spending(step, found.spent)
             return self._decode(step, found.result)
@@ -226,9 +242,22 @@ class Steps:
                 result = await self._reconcile(step, record)
                 if result is not NOT_DONE:
                     convert = step.call.found
-                    return await self._save(step, result if convert is None else convert(result, step.place), {})
+                    result = result if convert is None else convert(result, step.place)
+                    about: dict[str, Any] = {"name": step.label, **step.call.about, "outcome": "interrupted"}
+                    return await self._save(step, result, StepInfo(**about))
             step = replace(step, round=record.round + 1)
         return await self._attempt(step)
+
+    def _take_events(self, step: _Step, events: Sequence[StepEvent]) -> None:
+        """Take the recorded events of a step, once for all calls of one key."""
+        if step.place not in self._taken:
+            self._taken.add(step.place)
+            step.slot.parts += events
+            if step.call.retry is not None:
+                step.slot.failed += self._retries(step).events()
+
+    def _retries(self, step: _Step) -> Retries:
+        return Retries(self._context, step.place, step.call.retry, self.owner.executor_id, step.label)
 
     def _count_spending(self, step: _Step, spent: Mapping[str, float]) -> None:
         """Count what a step has spent, once for all calls of one key."""
@@ -288,7 +317,7 @@ class Steps:
     # Attempts
 
     async def _attempt(self, step: _Step) -> Any:
-        retries = Retries(self._context, f"{step.place}/attempts", step.call.retry)
+        retries = self._retries(step)
         while True:
             await self._wait_for_attempt(step, retries)
             with self.owner.suspender.working():
@@ -299,30 +328,44 @@ class Steps:
                     step.place,
                     None,
                     owner=self,
+                    call=step.call,
+                    slot=step.slot,
                     key=step.key,
                     outer=self.running,
                     is_awaited_in_line=step.is_in_line,
                     may_restart=step.call.if_interrupted == "rerun",
                     is_function=step.call.is_function,
                 )
+                begun = perf_counter()
                 try:
                     result = await self._call(step, running)
                 except Exception as error:  # noqa: BLE001 - it is raised again unless there is another attempt
                     retry_message = await self._fail_attempt(step, retries, error)
                 else:
-                    return await self._save(step, result, running.spent)
+                    about: dict[str, Any] = {
+                        "name": step.label,
+                        "spent": running.spent,
+                        **step.call.about,
+                        **running.about,
+                    }
+                    duration = round(perf_counter() - begun, 6)
+                    return await self._save(
+                        step, result, StepInfo(**about, duration=duration, attempt=retries.count + 1)
+                    )
             self.owner.warn(f"step {step.name!r} of executor {self.owner.executor_id!r}: {retry_message}")
 
     async def _fail_attempt(self, step: _Step, retries: Retries, error: Exception) -> str:
         """Return a text about the next attempt. Raise the error if there is none."""
         self.errors.forget_inside(step.place)
         retry_message = await retries.fail(error)
+        if retry_message is not None:
+            step.slot.failed += retries.events()[-1:]
         # Work that was cut off in the middle may have been done: without another attempt that stays open.
         if retry_message is not None or not (isinstance(error, StepTimeoutError) or is_final(error)):
             await self._record_intent(step, is_open=False)
         if retry_message is None or step.task.is_interrupted:
             self._note_error(step, error)
-            note_step(error, step.name, attempt=retries.count)
+            note_step(error, step.label, attempt=retries.count)
             raise error
         return retry_message
 
@@ -331,7 +374,8 @@ class Steps:
         is_unclear = isinstance(error, StepTimeoutError) and step.call.if_interrupted != "rerun"
         if not (is_final(error) or is_unclear or step.task.is_interrupted):
             at, is_sequential = now(self._context.clock), step.state.is_sequential
-            record = StepRecord(at, step.digest, step.round, is_open=False, is_sequential=is_sequential)
+            events = (*self.errors.events_before(step.place), *step.slot.recorded())
+            record = StepRecord(at, step.digest, step.round, is_open=False, is_sequential=is_sequential, events=events)
             self.errors.add(step.place, record, error)
 
     async def _record_intent(self, step: _Step, *, is_open: bool) -> None:
@@ -372,10 +416,12 @@ class Steps:
 
     # Results
 
-    async def _save(self, step: _Step, result: Any, spent: Mapping[str, float]) -> Any:
+    async def _save(self, step: _Step, result: Any, info: StepInfo) -> Any:
         """Record the result, or hold it in memory. Return it as every later entry gets it."""
-        self._count_spending(step, spent)
+        self._count_spending(step, info.spent)
         kept, record = self._encode(step, result), None
+        self._emit(step, info, result)
+        events = (*self.errors.events_before(step.place), *step.slot.recorded())
         if kept.refusal is not None:
             self.owner.warn(f"{kept.refusal}; if the process dies the step is interrupted")
         elif self._context.keeps_records:
@@ -384,17 +430,36 @@ class Steps:
                 now(self._context.clock),
                 step.digest,
                 result=kept,
-                spent=spent,
+                spent=info.spent,
                 raised=raised,
                 is_sequential=is_sequential,
+                events=events,
             )
         self.errors.mark_done(step.place, record)
         if record is None or not await self._context.record_durably(step.place, record.encoded()):
-            self._context.held(self.owner.activation_id)[step.place] = Held(kept, spent)
+            self._context.held(self.owner.activation_id)[step.place] = Held(kept, info.spent, events)
         elif (written := self._context.journal.find(step.place)) is not None:
             # Every later entry in this process comes to this record again, and need not read it.
             written.parse_once(lambda: record)
         return self._decode(step, kept)
+
+    def _emit(self, step: _Step, info: StepInfo, result: Any) -> None:
+        """Emit that a step has ended, and keep that for the commit."""
+        if step.call.event is None:
+            return
+        plain = replace(info, arguments=None, result=None)
+        if not self._context.graph.rules.record_payloads:
+            info = plain
+        else:
+            arguments = step.call.args or None if info.arguments is None else info.arguments
+            info = replace(info, arguments=arguments, result=result if info.result is None else info.result)
+        event = WorkflowEvent(step.call.event, info, executor_id=self.owner.executor_id, origin=FRAMEWORK)
+        self._context.emit(event)
+        if self._context.is_checkpointed:
+            kept = None
+            if info is not plain:
+                kept, _ = encode_data(info, f"data of a {event.type!r} event", self._context.values)
+            step.slot.parts.append((event.type, kept if isinstance(kept, Kept) else plain_data(plain)))
 
     def _encode(self, step: _Step, result: Any) -> Kept:
         """Encode the result. Its type may be named by nothing but the annotation of the step's function."""
@@ -451,6 +516,11 @@ class CaughtErrors:
     def raised_before(self, place: str) -> tuple[RaisedRecord, ...]:
         """Return the errors of earlier calls of a step that has now returned: later entries raise them first."""
         return _as_records(self._raised.get(place, ()))
+
+    def events_before(self, place: str) -> tuple[StepEvent, ...]:
+        """Return the events of steps inside of earlier calls that raised."""
+        record = self._raised[place][-1].record if place in self._raised else None
+        return () if record is None else record.events
 
     def mark_done(self, place: str, record: StepRecord | None) -> None:
         """Note that a step has returned."""
@@ -530,7 +600,7 @@ class CaughtErrors:
         self._memo().pop(place, None)
         record = several[-1].record
         if record is not None and any(each.is_recorded for each in several):
-            self._context.journal.record_soon(place, replace(record, raised=()).encoded)
+            self._context.journal.record_soon(place, replace(record, raised=(), events=()).encoded)
 
 
 def _as_records(several: Sequence[_Raised]) -> tuple[RaisedRecord, ...]:

@@ -460,9 +460,8 @@ class Superstep:
         """Make attempts until one succeeds or none is left. Then the message goes to the `on_error` executor."""
         context = self.context
         earlier: list[PendingEvent] = []
-        # Without a retry policy nothing is recorded under the key.
-        key = "" if policy.retry is None else f"{activation_id_of(context.snapshot, activation)}/attempts"
-        retries = Retries(context, key, policy.retry)
+        retries = Retries(context, activation_id_of(context.snapshot, activation), policy.retry, executor.id)
+        earlier += [PendingEvent(kind, data, executor.id) for kind, data in retries.events()]
         while True:
             recorder = ActivationRecorder(activation, executor, context)
             # A sub-workflow must not be suspended here: its next message would find the turn half done.
@@ -480,8 +479,10 @@ class Superstep:
             context.discard_shown(activation)
             if retry_message is not None:
                 recorder.warn(f"executor {executor.id!r}: {retry_message}")
-            earlier += recorder.events_without_effects()
-            if retry_message is None:
+            earlier += recorder.events_without_effects(with_steps=retry_message is None)
+            if retry_message is not None:
+                earlier += [PendingEvent(kind, data, executor.id) for kind, data in retries.events()[-1:]]
+            else:
                 assert recorder.failure is not None, "the attempt has failed"
                 handover = ActivationRecorder(activation, executor, context)
                 failed = FailedMessage(handover.message, executor.id, recorder.failure, retries.count)

@@ -8,21 +8,28 @@ import inspect
 from collections import Counter, defaultdict
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_type_hints
 
-from perdure.checkpoint import AttemptsRecord
-from perdure.clock import Clock, moment_of, seconds_until
-from perdure.data_classes import new_dict, new_set
+from perdure.checkpoint import AttemptsRecord, plain_data
+from perdure.clock import Clock, moment_of, now, seconds_until
+from perdure.data_classes import new_dict, new_list, new_set
 from perdure.errors import BudgetExceededError, RunError, WorkflowCheckpointException
+from perdure.events import WorkflowEvent, WorkflowEventSource
+from perdure.failures import Failure
 from perdure.graph import Numbering, Retry, no_exit
 from perdure.metrics import measure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 
+    from perdure.codec import Kept
     from perdure.engine.activation import ActivationRecorder
     from perdure.engine.superstep import ActivationContext
+    from perdure.graph import StepCall
     from perdure.kernel import Moment
+
+ATTEMPTS = "/attempts"
+"""Ends the key of a record of failed attempts."""
 
 ResultT = TypeVar("ResultT")
 
@@ -137,11 +144,50 @@ class OpenCall:
     """True if the code's own task makes and awaits it, and no other step was called meanwhile."""
 
 
+StepEvent: TypeAlias = "tuple[str, Kept]"
+"""The type and the data of an event of a step."""
+
+
+@dataclass(slots=True, eq=False)
+class StepSlot:
+    """Keeps the events of one call of a step among those of its activation, at the place of the call.
+
+    Calls have the same order in each attempt, whatever the order in which they end.
+
+    Attributes:
+        failed: The events of attempts that failed. The record of the attempts has them, too.
+        parts: Events of the step, and the calls of steps inside it.
+    """
+
+    place: str
+    failed: list[StepEvent] = field(default_factory=new_list)
+    parts: list[StepEvent | StepSlot] = field(default_factory=new_list)
+
+    def recorded(self) -> Iterator[StepEvent]:
+        """Iterate over the events for the record of the step."""
+        for part in self.parts:
+            if isinstance(part, StepSlot):
+                yield from part.failed
+                yield from part.recorded()
+            else:
+                yield part
+
+    def places(self) -> Iterator[str]:
+        """Iterate over the keys of the records that these events are in."""
+        yield from (self.place, f"{self.place}{ATTEMPTS}")
+        for part in self.parts:
+            if isinstance(part, StepSlot):
+                yield from part.places()
+
+
 @dataclass(slots=True, eq=False)
 class RunningStep(CallScope):
     """A step whose function is running.
 
     Attributes:
+        call: None for a function that finds out about an interrupted step.
+        slot: Gets the events of the steps inside it.
+        about: Further fields of its StepInfo, which its function has reported.
         owner: The steps of its activation: its function may run another workflow, whose steps are not inside of this
             one.
         is_awaited_in_line: True if the task of the code around it does nothing but await it.
@@ -150,6 +196,9 @@ class RunningStep(CallScope):
     """
 
     owner: object = None
+    call: StepCall | None = None
+    slot: StepSlot = field(default_factory=lambda: StepSlot(""))
+    about: dict[str, Any] = field(default_factory=new_dict)
     key: str = ""
     spent: dict[str, float] = field(default_factory=new_dict)
     outer: RunningStep | None = None
@@ -304,12 +353,17 @@ def is_final(error: BaseException) -> bool:
 
 
 class Retries:
-    """Count the failed attempts at one thing. In a checkpointed run the count goes on after a restart."""
+    """Count the failed attempts at an activation or step. In a checkpointed run the count goes on after a restart."""
 
-    def __init__(self, context: ActivationContext, key: str, retry: Retry | None) -> None:
+    def __init__(
+        self, context: ActivationContext, place: str, retry: Retry | None, executor_id: str, step: str | None = None
+    ) -> None:
         self._context = context
-        self._key = key
+        # Without a retry policy nothing is recorded under the key.
+        self._key = key = f"{place}{ATTEMPTS}"
         self._retry = retry
+        self._executor_id = executor_id
+        self._step = step
         found = context.journal.find(key) if retry is not None else None
         self._record = _NONE if found is None else AttemptsRecord.of(found)
 
@@ -328,14 +382,28 @@ class Retries:
         count, retry = self.count + 1, self._retry
         if retry is None or count >= retry.attempts or is_final(error) or not retry.covers(error):
             if self.count:
-                await self._save(AttemptsRecord(0))
-            self._record = AttemptsRecord(count)
+                await self._save(AttemptsRecord(0, failures=self._record.failures))
+            self._record = AttemptsRecord(count, failures=self._record.failures)
             return None
         measure("perdure.retry", workflow=self._context.graph.name)
         wait = retry.wait_after(count)
-        due = moment_of(self._context.clock, wait, "a backoff")
-        await self._save(AttemptsRecord(count, due, f"{type(error).__name__}: {error}"))
+        due, at = moment_of(self._context.clock, wait, "a backoff"), now(self._context.clock)
+        failure = Failure.of_attempt(error, self._executor_id, self._step, attempt=count, at=at)
+        self._context.emit(
+            WorkflowEvent(
+                "attempt_failed", failure, executor_id=self._executor_id, origin=WorkflowEventSource.FRAMEWORK
+            )
+        )
+        failures = [*self._record.failures, (count, failure.error_type, failure.message, failure.step, at)]
+        await self._save(AttemptsRecord(count, due, f"{type(error).__name__}: {error}", failures))
         return f"attempt {count} of {retry.attempts} failed: {self._record.error}; the next starts in {wait:g} seconds"
+
+    def events(self) -> list[StepEvent]:
+        """Return the events of the failed attempts."""
+        return [
+            ("attempt_failed", plain_data(Failure(kind, message, None, self._executor_id, (), step, attempt, at)))
+            for attempt, kind, message, step, at in self._record.failures
+        ]
 
     async def _save(self, record: AttemptsRecord) -> None:
         self._record = record

@@ -6,13 +6,13 @@ The engine's `ActivationRecorder` implements an activation; this package knows o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, TypeVar
 
-from perdure.data_classes import new_set
+from perdure.data_classes import new_dict, new_set
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -73,6 +73,8 @@ class StepCall:
         is_function: True if `fn` is a functional workflow, which may be suspended and is re-entered as a handler is.
         found: Converts a result that was found out after an interruption, given its place, for recording.
         has_failed: Returns True for a result that reports a failure without raising.
+        event: The type of the event about its end. None for a part of another step: failures name that one.
+        about: Fields of the event's StepInfo.
     """
 
     name: str
@@ -86,6 +88,8 @@ class StepCall:
     is_function: bool = False
     found: Callable[[Any, str], Any] | None = None
     has_failed: Callable[[Any], bool] | None = None
+    event: str | None = "step_completed"
+    about: Mapping[str, Any] = field(default_factory=new_dict)
 
 
 @dataclass(slots=True)

@@ -10,9 +10,19 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from perdure.checkpoint import event_batch
 from perdure.clock import Clock, now
-from perdure.codec import MALFORMED
-from perdure.engine import Call, failure_of, is_of_another_program, lock_run, log_run, run_failed, status_of
+from perdure.codec import MALFORMED, Codec, Trust
+from perdure.engine import (
+    Call,
+    failure_of,
+    is_of_another_program,
+    lock_run,
+    log_run,
+    run_failed,
+    status_of,
+    take_over_events,
+)
 from perdure.errors import (
     CheckpointWriteError,
     IncompatibleGraphError,
@@ -54,7 +64,8 @@ async def quarantine(store: HostStore, clock: Clock, record: RunRecord, token: i
             f"the last {record.attempts} processes that advanced it died without progress, "
             f"most recently {last or 'unknown'}"
         )
-        await store.release(lease, halt=Halt("parked", now(clock), reason))
+        events = event_batch(take_over_events(lease), Codec(Trust.of()))
+        await store.release(lease, halt=Halt("parked", now(clock), reason, events=events))
         return None
 
 

@@ -70,6 +70,7 @@ class TokenCounter:
         """Report what a response has cost, as reported by the model or else estimated."""
         if self.activation is None:
             return
+        self.activation.describe_step(model=getattr(response, "model", None))
         spent = _reported(response)
         if self._missing_in(response) and self.missing != "warn":
             tokenizer = self.tokenizer or CharacterEstimatorTokenizer()

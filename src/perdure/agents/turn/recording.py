@@ -10,7 +10,7 @@ import json
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import InitVar, dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.agents.client.streaming import forward_stream, stream_updates
 from perdure.agents.messages.message import Message
@@ -18,7 +18,7 @@ from perdure.graph import IfInterrupted, Numbering, StepCall, activation_at_work
 from perdure.records import digest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 
     from perdure.engine import ActivationRecorder
     from perdure.streams import ResponseStream
@@ -101,7 +101,9 @@ class Turn:
                 return result
 
         try:
-            return await self.call(name, f"{self.key}#{self.number}.{model_call}", work, "rerun")
+            key = f"{self.key}#{self.number}.{model_call}"
+            event = "model_call_completed" if name == "model" else "step_completed"
+            return await self.call(name, key, work, "rerun", event=event)
         except BaseException:
             # The next attempt, in this turn or another, gets the number of the failed call. In a resumed run the first
             # to make the call gets the recorded result.
@@ -118,11 +120,16 @@ class Turn:
         fn: Callable[[], Awaitable[T]],
         if_interrupted: IfInterrupted,
         has_failed: Callable[[T], bool] | None = None,
+        *,
+        event: str | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> Awaitable[T]:
-        """Make a call as a step, or return its recorded result."""
+        """Make a call as a step that emits an event, or return its recorded result."""
         if self.activation is None:
             return fn()
-        call = StepCall(name, fn, (), key, if_interrupted=if_interrupted, has_failed=has_failed)
+        call = StepCall(
+            name, fn, (), key, if_interrupted=if_interrupted, has_failed=has_failed, event=event, about=about or {}
+        )
         return begin_step(self.activation, call)
 
     def spend(self, **amounts: float) -> None:
@@ -151,9 +158,9 @@ async def has_failed_here(activation: ActivationRecorder | None, key: str) -> bo
     if activation is None:
         return False
     try:
-        await begin_step(activation, StepCall("give up", read, (), key))
+        await begin_step(activation, StepCall("give up", read, (), key, event=None))
     except _NoMarkError:
-        await begin_step(activation, StepCall("give up", leave, (), key))
+        await begin_step(activation, StepCall("give up", leave, (), key, event=None))
         return False
     return True
 

@@ -147,13 +147,23 @@ class ToolCaller:
             # A call that may simply be repeated need not be remembered before it is made.
             if approved is not None and tool is not None and tool.if_interrupted != "rerun":
                 approved.begin(call)
-            return (await self._run(decision, tool)).to_record()
+            outcome = await self._run(decision, tool)
+            if self.turn.activation is not None:
+                asks = any(content.user_input_request for content in outcome.contents)
+                how = "failed" if outcome.has_failed else "asked" if asks else "completed"
+                self.turn.activation.describe_step(outcome=how, result=outcome.contents)
+            return outcome.to_record()
 
         def has_failed(record: dict[str, Any]) -> bool:
             return CallOutcome.from_record(call, tool, record).has_failed
 
         key = self.turn.tool_key(call.call_id or "", place)
-        record = await self.turn.call(f"tool {call.name}", key, work, _if_interrupted(call, tool), has_failed)
+        policy, about = _if_interrupted(call, tool), {"name": call.name, "call_id": call.call_id}
+        if self.turn.activation is not None:
+            about |= {"arguments": call.arguments, "digest": self.turn.activation.digest(call.arguments)}
+        record = await self.turn.call(
+            f"tool {call.name}", key, work, policy, has_failed, event="tool_call_completed", about=about
+        )
         outcome = CallOutcome.from_record(call, tool, record)
         if tool is not None and not is_called:
             tool.recall(has_failed=outcome.has_failed)
@@ -234,7 +244,7 @@ class ToolCaller:
         policy, activation = _without_questions(tool.policy), self.turn.activation
         if activation is None:
             return await _retry_in_place(invoke, policy, tool.name)
-        step = StepCall("attempt", invoke, (), retry=policy.retry, timeout=policy.timeout, is_stable=True)
+        step = StepCall("attempt", invoke, (), retry=policy.retry, timeout=policy.timeout, is_stable=True, event=None)
         return await begin_step(activation, step)
 
     def _to_failure(self, call: Content, error: BaseException) -> CallOutcome:

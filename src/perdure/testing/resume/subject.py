@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from perdure.checkpoint import InterruptedStep, StepDecision
 from perdure.errors import RunNotFoundError
-from perdure.events import CheckpointInfo, WorkflowErrorDetails, WorkflowEvent
+from perdure.events import CheckpointInfo, StepInfo, SuperstepInfo, WorkflowErrorDetails, WorkflowEvent
 from perdure.storage import PendingRequest, StoreStorage, open_storage
 from perdure.testing.resume.kill_points import begin_superstep, mark_open
 from perdure.testing.resume.storage_kinds import SHIPPED, KillingStore, Kind, Storages
@@ -209,7 +209,7 @@ async def _read_events(storage: StoreStorage, run_id: str) -> list[WorkflowEvent
 
 def _drop_failed_attempts(events: Sequence[WorkflowEvent[Any]]) -> list[WorkflowEvent[Any]]:
     """Drop warnings about failed attempts, with the failures before them and the calls after them, and take-overs."""
-    events = [event for event in events if event.type != "taken_over"]
+    events = [event for event in events if event.innermost.type not in {"taken_over", "attempt_failed"}]
     failed = {n for n, event in enumerate(events) if event.type == "warning" and _ATTEMPT.search(str(event.data))}
     before = {n - 1 for n in failed if events[n - 1].type == "executor_failed"}
     after = {n + 1 for n in failed if n + 1 < len(events) and events[n + 1].type == "executor_invoked"}
@@ -252,6 +252,10 @@ def _render(value: object) -> str:
     match value:
         case CheckpointInfo():
             return f"{value.checkpoint_id} after {value.previous_checkpoint_id}"
+        case StepInfo():
+            return f"{value.name} {value.outcome} {_render(value.spent)}"
+        case SuperstepInfo():
+            return _render(dict(value.spent))
         case WorkflowErrorDetails():
             return f"{value.error_type}: {value.message}"
         case WorkflowEvent():
