@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 from perdure.graph import FanInEdgeGroup, Graph, InternalEdgeGroup, on_error_ways
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from perdure.workflows import Workflow
 
@@ -41,11 +41,11 @@ class WorkflowViz:
 
     def to_mermaid(self, include_internal_executors: bool = False) -> str:
         """Return a Mermaid flowchart, which GitHub and many editors draw."""
-        return _Drawing(_Mermaid(), include_internal=include_internal_executors).draw(self._graph)
+        return draw(self._graph, "mermaid", include_internal=include_internal_executors)
 
     def to_digraph(self, include_internal_executors: bool = False) -> str:
         """Return a DOT digraph."""
-        return _Drawing(_Dot(), include_internal=include_internal_executors).draw(self._graph)
+        return draw(self._graph, "dot", include_internal=include_internal_executors)
 
     def export(
         self,
@@ -66,7 +66,7 @@ class WorkflowViz:
                 f"the extension of {path.name!r} does not match the format {format!r}; "
                 f"name the file {path.with_suffix(f'.{format}').name!r}, or choose another format"
             )
-        contents = _render(self.to_digraph(include_internal_executors), format)
+        contents = render(self.to_digraph(include_internal_executors), format)
         if path is None:
             handle, name = tempfile.mkstemp(prefix="workflow-", suffix=f".{format}")
             os.close(handle)
@@ -88,7 +88,19 @@ class WorkflowViz:
         return self.export("pdf", filename, include_internal_executors)
 
 
-def _render(dot: str, wanted: Format) -> bytes:
+def draw(
+    graph: Graph,
+    notation: Literal["mermaid", "dot"],
+    *,
+    include_internal: bool = False,
+    colors: Mapping[tuple[str, ...], str] | None = None,
+) -> str:
+    """Return a picture of a graph. `colors` fill executors, by the path of ids that leads to each."""
+    chosen = _Mermaid() if notation == "mermaid" else _Dot()
+    return _Drawing(chosen, include_internal=include_internal, colors=colors or {}).draw(graph)
+
+
+def render(dot: str, wanted: Format) -> bytes:
     """Return the content of the picture's file. Raises ImportError without Graphviz."""
     if wanted == "dot":
         return dot.encode()
@@ -112,9 +124,12 @@ def _render(dot: str, wanted: Format) -> bytes:
 class _Drawing:
     """Draws a graph: boxes for executors, arrows for edges, frames for sub-workflows. A notation writes them."""
 
-    def __init__(self, notation: _Dot | _Mermaid, *, include_internal: bool) -> None:
+    def __init__(
+        self, notation: _Dot | _Mermaid, *, include_internal: bool, colors: Mapping[tuple[str, ...], str]
+    ) -> None:
         self._notation = notation
         self._include_internal = include_internal
+        self._colors = colors
         self._taken: set[str] = set()
 
     def draw(self, graph: Graph) -> str:
@@ -134,6 +149,8 @@ class _Drawing:
         ]
         for id_ in dict.fromkeys([graph.start_id, *graph.executors, *outside]):
             yield indent + self._notation.box(names[id_], id_, is_start=id_ == graph.start_id)
+            if (color := self._colors.get((*path, id_))) is not None:
+                yield indent + self._notation.fill(names[id_], color)
         for merge in merges:
             yield indent + self._notation.fan_in(merge)
         for group, merge in zip(fan_ins, merges, strict=True):
@@ -194,6 +211,10 @@ class _Dot:
             return f"{self._quoted(name)} [fillcolor=lightgreen, label={label}];"
         return f"{self._quoted(name)} [label={self._quoted(label)}];"
 
+    def fill(self, name: str, color: str) -> str:
+        """Return the statement that fills an executor's box."""
+        return f"{self._quoted(name)} [fillcolor={self._quoted(color)}];"
+
     def fan_in(self, name: str) -> str:
         """Return the statement of the point where the arrows of several sources meet."""
         return f'{self._quoted(name)} [shape=ellipse, fillcolor=lightgoldenrod, label="fan-in"];'
@@ -237,6 +258,10 @@ class _Mermaid:
     def box(self, name: str, label: str, *, is_start: bool) -> str:
         """Return the statement of an executor. People read the label."""
         return f"{name}[{self._label(label, is_start=is_start)}];"
+
+    def fill(self, name: str, color: str) -> str:
+        """Return the statement that fills an executor's box."""
+        return f"style {name} fill:{color},color:#000;"
 
     def fan_in(self, name: str) -> str:
         """Return the statement of the point where the arrows of several sources meet."""

@@ -1,7 +1,13 @@
 """The `perdure` command: look at a store and act on its runs. It needs the extra `perdure[cli]`."""
 # pyright: reportUnusedImport=false
 
+from __future__ import annotations
+
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import typer
 
 
 def main() -> None:
@@ -12,7 +18,13 @@ def main() -> None:
         import typer  # noqa: F401, PLC0415
     except ImportError:
         sys.exit("the perdure command needs typer and rich: pip install 'perdure[cli]'")
-    from perdure.cli import checkpoints, inspect, requests, runs, store  # noqa: F401, PLC0415 - they add their commands
+    load()()
+
+
+def load() -> typer.Typer:
+    """Return the command with all its subcommands."""
+    # They add their commands.
+    from perdure.cli import checkpoints, doctor, execution, graph, inspect, requests, runs, store, transfers  # noqa: F401, PLC0415
     from perdure.cli.app import app  # noqa: PLC0415
 
-    app()
+    return app

@@ -4,28 +4,29 @@ import dataclasses
 import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from perdure.cli.app import BUSY, Context, app, command, confirm, refuse
-from perdure.cli.output import safe
-from perdure.cli.runs import RunArgument
+from perdure.cli.runs import CONTINUES, RunArgument, require_statuses
+from perdure.cli.views import Row, safe
 from perdure.errors import RunBusyError, RunNotFoundError
-from perdure.inspector.views import Row
-from perdure.records import RunStatus
 from perdure.storage import CheckpointDiff, RunInfo
+
+if TYPE_CHECKING:
+    from perdure.records import RunStatus
 
 AtOption = Annotated[str | None, typer.Option("--at", help="A checkpoint, or its number; the newest by default.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
-_VALUE_SIZE_MAX = 10_000
+_VALUE_SIZE_MAX = 1_500
 _PAGE = 200
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_HOST_NOTE = "a host that serves its workflow continues it"
 
 
-def _checkpoint_id(run: RunInfo, at: str | None) -> str:
+def checkpoint_of(run: RunInfo, at: str | None) -> str:
+    """Return the checkpoint that `--at` means: a number, an id, or the newest one of the run."""
     if at is not None:
         return f"{run.run_id}@{at}" if at.isdigit() else at
     if run.checkpoint_id is None:
@@ -36,7 +37,7 @@ def _checkpoint_id(run: RunInfo, at: str | None) -> str:
 @command(app, "state")
 async def state(context: Context, run_id: RunArgument, at: AtOption = None) -> None:
     """Show what a checkpoint holds: state, executors, messages, requests, outputs. Your code is not needed."""
-    chosen = _checkpoint_id(await context.storage.run(run_id), at)
+    chosen = checkpoint_of(await context.storage.run(run_id), at)
     view = await context.storage.view(chosen, value_size_max=_VALUE_SIZE_MAX if context.output.is_table else None)
     if not context.output.is_table:
         context.output.record("checkpoint", view.to_dict())
@@ -62,13 +63,16 @@ async def diff(
     before: Annotated[str, typer.Argument(metavar="A", help="A run, or a checkpoint.")],
     after: Annotated[str, typer.Argument(metavar="B", help="Another one of the same kind.")],
 ) -> None:
-    """Compare two checkpoints, or two runs: the first superstep at which they differ, and how."""
+    """Compare two checkpoints, or two runs: the first superstep at which they differ, and how.
+
+    Lists are compared by position, so an element that is inserted changes all those after it.
+    """
     try:
         await context.storage.run(before)
     except RunNotFoundError:
-        found, summary = await context.storage.diff(before, after, value_size_max=_VALUE_SIZE_MAX), None
+        found, summary = await context.storage.diff(before, after), None
     else:
-        summary = await context.storage.diff_runs(before, after, value_size_max=_VALUE_SIZE_MAX)
+        summary = await context.storage.diff_runs(before, after)
         found = summary.diff
     changes = [] if found is None else [dataclasses.asdict(each) for each in found.changes]
     if not context.output.is_table:
@@ -101,16 +105,7 @@ async def _each(rows: list[dict[str, Any]]) -> AsyncIterator[Row]:
         yield row
 
 
-@command(app, "recover")
-async def recover(context: Context, run_id: RunArgument) -> None:
-    """Let a failed or quarantined run continue from its newest checkpoint."""
-    if await context.storage.recover(run_id):
-        context.output.note(f"run {run_id!r} may continue; {_HOST_NOTE}")
-    else:
-        context.output.note(f"run {run_id!r} has neither failed nor been quarantined; nothing to recover")
-
-
-@command(app, "restore")
+@command(app, "restore", writes=True)
 async def restore(
     context: Context,
     run_id: RunArgument,
@@ -119,14 +114,14 @@ async def restore(
 ) -> None:
     """Move a run back to one of its checkpoints. Later checkpoints stay readable."""
     run = await context.storage.run(run_id)
-    chosen = _checkpoint_id(run, at)
+    chosen = checkpoint_of(run, at)
     view = await context.storage.view(chosen)
     confirm(f"run {run_id!r} goes back from {run.checkpoint_id!r} to {chosen!r} (superstep {view.iteration})", yes=yes)
     await context.storage.restore(run_id, chosen)
-    context.output.note(f"run {run_id!r} is at {chosen!r}; {_HOST_NOTE}")
+    context.output.note(f"run {run_id!r} is at {chosen!r}; {CONTINUES}")
 
 
-@command(app, "delete")
+@command(app, "delete", writes=True)
 async def delete(
     context: Context,
     *,
@@ -165,9 +160,7 @@ async def delete(
 async def _chosen(
     context: Context, status: list[str] | None, older_than: str | None, workflow: str | None
 ) -> list[RunInfo]:
-    for each in status or ():
-        if each not in get_args(RunStatus):
-            refuse(f"unknown status {each!r}; use one of {', '.join(get_args(RunStatus))}")
+    require_statuses(status)
     chosen: dict[str, Any] = {}
     if older_than is not None:
         match = re.fullmatch(r"(\d{1,6})([smhdw])", older_than)

@@ -7,7 +7,7 @@ import typer
 from perdure.cli.app import Context, app, command, refuse
 
 
-@command(app, "inspect")
+@command(app, "inspect", writes=True)
 async def inspect(
     context: Context,
     *,

@@ -4,27 +4,30 @@ Stored data is never trusted: control characters and bidirectional controls are 
 markup, and long values are cut with a note. Data goes to stdout, everything else to stderr.
 """
 
+import contextlib
 import json
+import os
 import shutil
 import sys
-import unicodedata
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from perdure.inspector.views import SCHEMA, Row
+from perdure.cli.views import SCHEMA, Row, moment, safe
 
 Format: TypeAlias = Literal["table", "json", "jsonl"]
 
-_VALUE_LENGTH_MAX = 2_000
 _CELL_LENGTH_MAX = 120
-_NARROW = 20
+_NARROW = 8
+_NOTHING: tuple[object, ...] = (None, "", {}, [], ())
+_WHOLE = ("run_id", "request_id", "checkpoint_id", "_at", "at", "deadline", "status")
 _WIDTH_WITHOUT_TERMINAL = 1_000
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _STYLES = {
     "failed": "bold red",
     "quarantined": "bold red",
@@ -35,22 +38,6 @@ _STYLES = {
     "cancelled": "dim",
     "exported": "dim",
 }
-
-
-def safe(value: object, *, limit: int = _VALUE_LENGTH_MAX, is_multiline: bool = False) -> str:
-    """Return text that can't move the cursor, change colours or reverse the line. Cut it at `limit` with a note."""
-    text = "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    cut = f"… ({len(text) - limit} more characters)" if len(text) > limit else ""
-    kept = "\n\t" if is_multiline else ""
-    shown = (
-        character if character in kept or unicodedata.category(character) not in _HIDDEN else _escaped(character)
-        for character in text[:limit]
-    )
-    return "".join(shown) + cut
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +68,23 @@ class Output:
         if self.format == "json":
             sys.stdout.write("\n]}\n" if not first else "]}\n")
 
+    @property
+    def is_live(self) -> bool:
+        """True if a table on the terminal can be drawn again and again."""
+        return self.is_table and sys.stdout.isatty()
+
+    @contextlib.contextmanager
+    def live(self) -> Generator[Callable[[Iterable[Row], Sequence[str], str], None]]:
+        """Fill the terminal with a table. The function draws it again, with a note below."""
+        with Live(console=Console(highlight=False), screen=True, auto_refresh=False) as drawn:
+
+            def show(rows: Iterable[Row], columns: Sequence[str], note: str) -> None:
+                shown = list(rows)[: shutil.get_terminal_size().lines - 5]
+                below = Text(safe(note, is_multiline=True), style="dim")
+                drawn.update(Group(self.table(shown, self.fields or columns), Text(), below), refresh=True)
+
+            yield show
+
     def record(self, name: str, row: Row) -> None:
         """Write one thing as JSON."""
         shown = {"schema": SCHEMA, name: self._chosen(row)}
@@ -90,16 +94,22 @@ class Output:
         return {name: row.get(name) for name in self.fields} if self.fields else row
 
     def table(self, rows: Iterable[Row], columns: Sequence[str]) -> Table:
-        """Make a table without frames. The first column and narrow ones are never cut: people copy ids."""
-        cells = [[self.cell(column, row.get(column)) for column in columns] for row in rows]
+        """Make a table without frames. Ids, times and the status are never cut: people copy and compare them."""
+        every = list(rows)
+        if not self.fields:
+            columns = [each for each in columns if any(row.get(each) not in _NOTHING for row in every)] or columns
+        cells = [[self.cell(column, row.get(column)) for column in columns] for row in every]
         headers = [safe(column).upper().replace("_", " ") for column in columns]
         widths = [max(len(header), *(row[at].cell_len for row in cells), 0) for at, header in enumerate(headers)]
-        wide = [at for at, width in enumerate(widths) if at > 0 and width > _NARROW]
-        left = self.width() - sum(width + 2 for at, width in enumerate(widths) if at not in wide)
+        can_shrink = [at for at, column in enumerate(columns) if not column.endswith(_WHOLE)]
+        while can_shrink and sum(widths) + 2 * len(widths) > self.width():
+            widest = max(can_shrink, key=widths.__getitem__)
+            if widths[widest] <= _NARROW:
+                break
+            widths[widest] -= 1
         drawn = Table(box=None, header_style="bold", pad_edge=False)
-        for at, header in enumerate(headers):
-            share = min(widths[at], max(left // len(wide) - 2, _NARROW // 2)) if at in wide else widths[at]
-            drawn.add_column(Text(header), no_wrap=True, overflow="ellipsis", width=share)
+        for header, width in zip(headers, widths, strict=True):
+            drawn.add_column(Text(header), no_wrap=True, overflow="ellipsis", width=width)
         for row in cells:
             drawn.add_row(*row)
         return drawn
@@ -122,7 +132,7 @@ class Output:
         drawn.add_column(style="bold", no_wrap=True)
         drawn.add_column(overflow="fold")
         for name, value in pairs:
-            if value not in (None, "", {}, [], ()):
+            if value not in _NOTHING:
                 drawn.add_row(name, value if isinstance(value, Text) else self.fact(name, value))
         self.print(drawn)
 
@@ -137,24 +147,40 @@ class Output:
         self.print(Text(safe(text, limit=limit, is_multiline=True), style=style))
 
     @staticmethod
+    @contextlib.contextmanager
+    def progress(what: str, total: int | None = None) -> Generator[Callable[[], None]]:
+        """Show a progress bar on stderr if that is a terminal. The function counts one thing as done."""
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        shown = columns if total is not None else (*columns[:2], columns[3])
+        with Progress(*shown, console=console, transient=True, disable=not console.is_terminal) as drawn:
+            task = drawn.add_task(what, total=total)
+            yield lambda: drawn.advance(task)
+
+    def line(self, text: str, *, style: str = "") -> None:
+        """Print one line. What a terminal has no room for is cut."""
+        shown = Text(safe(text, limit=_WIDTH_WITHOUT_TERMINAL), style=style)
+        shown.truncate(self.width(), overflow="ellipsis")
+        self.print(shown)
+
+    @staticmethod
     def width() -> int:
         """Return how many columns a line may have."""
-        return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
+        is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
+        return shutil.get_terminal_size().columns if is_known else _WIDTH_WITHOUT_TERMINAL
 
     @staticmethod
     def print(drawn: Table | Text) -> None:
         """Print for people. Rich reads NO_COLOR and uses no colours if stdout is no terminal."""
-        console = Console(width=Output.width(), highlight=False, soft_wrap=False)
+        plain = Console(width=_WIDTH_WITHOUT_TERMINAL)
+        width = plain.measure(drawn).minimum if isinstance(drawn, Table) and drawn.show_header else 0
+        console = Console(width=max(Output.width(), width), highlight=False)
         with console.capture() as captured:
-            console.print(drawn)
+            # A terminal wraps long lines of text by itself, and then they can be copied whole.
+            console.print(drawn, soft_wrap=isinstance(drawn, Text))
         sys.stdout.write("\n".join(line.rstrip() for line in captured.get().split("\n")))
 
     @staticmethod
     def note(text: str) -> None:
         """Tell the person something that is not data."""
         Console(stderr=True, highlight=False, soft_wrap=True).print(Text(safe(text, is_multiline=True)))
-
-
-def moment(text: str | None) -> str:
-    """Return a stored time to the second, in UTC."""
-    return "" if text is None else text[:19].replace("T", " ") + ("Z" if len(text) > 19 else "")  # noqa: PLR2004

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import shlex
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated, Any, cast, get_args
@@ -10,17 +9,41 @@ from typing import Annotated, Any, cast, get_args
 import typer
 
 from perdure.cli.app import FAILED, OK, STOPPED, TIMEOUT, USAGE, WAITING, Context, app, command, refuse
-from perdure.cli.output import moment, safe
-from perdure.inspector.views import Row, checkpoint_view, event_view, request_view, run_view
-from perdure.records import Mark, RunStatus
-from perdure.storage import Order, PendingRequest, RunInfo
+from perdure.cli.views import (
+    NOWHERE,
+    Row,
+    checkpoint_view,
+    event_view,
+    moment,
+    open_requests,
+    place,
+    request_view,
+    run_view,
+    safe,
+    why_view,
+)
+from perdure.records import RunStatus
+from perdure.storage import Order, RunInfo
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The id of a run.")]
 
+CONTINUES = "a host that serves its workflow continues it"
 _PAGE = 200
 _RUN_COLUMNS = ("run_id", "workflow_name", "status", "updated_at", "tags", "error")
-_NOWHERE = Mark(head="", events=-1, commands=-1)
-_CODES = {"failed": FAILED, "waiting": WAITING, "cancelled": STOPPED, "quarantined": STOPPED, "exported": STOPPED}
+_CODES = {
+    "idle": OK,
+    "failed": FAILED,
+    "waiting": WAITING,
+    "cancelled": STOPPED,
+    "quarantined": STOPPED,
+    "exported": STOPPED,
+}
+_FACTS = (
+    *("run_id", "workflow_name", "version", "status", "error", "tags", "created_at", "updated_at", "finished_at"),
+    *("wake_at", "owner", "attempts", "checkpoint_id", "supersteps", "events", "open_requests", "spent"),
+)
+_WATCH_SECONDS = 2
+_SUMMARY_LENGTH_MAX = 500
 _TRACEBACK_LENGTH_MAX = 4_000
 _ENGINE = r"[/\\]perdure[/\\](?:agents|engine|functional|graph|hosting|workflows)[/\\]"
 _ENGINE_FRAME = re.compile(rf'^  File "[^"\n]*{_ENGINE}[^\n]*\n(?:    [^\n]*\n)*', re.MULTILINE)
@@ -40,11 +63,12 @@ async def runs(
     order: Annotated[Order, typer.Option(help="Which come first.")] = "updated",
     limit: Annotated[int | None, typer.Option(help="At most so many; 0 for all.")] = 50,
     count: Annotated[bool, typer.Option("--count", help="Print how many runs there are, by status.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Draw the list again and again.")] = False,
 ) -> None:
     """List runs."""
-    for each in status or ():
-        if each not in get_args(RunStatus):
-            refuse(f"unknown status {each!r}; use one of {', '.join(get_args(RunStatus))}")
+    require_statuses(status)
+    if watch and (count or not context.output.is_live):
+        refuse("--watch needs a terminal and the format table")
     chosen: dict[str, Any] = {
         "tags": dict(_pair(each) for each in tag or ()),
         "error": error,
@@ -72,7 +96,22 @@ async def runs(
                 return
             left, after = None if left is None else left - size, page[-1].run_id
 
-    await context.output.rows("runs", pages(), _RUN_COLUMNS)
+    if not watch:
+        await context.output.rows("runs", pages(), _RUN_COLUMNS)
+        return
+    with context.output.live() as show_rows:
+        while True:
+            counts = await context.storage.count_runs(workflow, **chosen)
+            note = "  ".join(f"{number} {name}" for name, number in sorted(counts.items()))
+            show_rows([row async for row in pages()], _RUN_COLUMNS, f"{note}\nCtrl-C ends this list")
+            await context.storage.clock.sleep(_WATCH_SECONDS)
+
+
+def require_statuses(given: list[str] | None) -> None:
+    """Refuse words that are no statuses."""
+    for each in given or ():
+        if each not in get_args(RunStatus):
+            refuse(f"unknown status {each!r}; use one of {', '.join(get_args(RunStatus))}")
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -91,108 +130,64 @@ async def _each(rows: list[dict[str, Any]]) -> AsyncIterator[Row]:
 async def show(context: Context, run_id: RunArgument) -> None:
     """Show a run: status, failure, open requests, times and spending."""
     run = await context.storage.run(run_id)
-    requests = await _requests(context, run)
+    requests = await open_requests(context.storage, run)
     if not context.output.is_table:
         context.output.record("run", {**run_view(run), "requests": [request_view(each) for each in requests]})
         return
-    view, output = run_view(run), context.output
-    output.facts(
-        (name.replace("_", " "), moment(str(value)) if value and name.endswith("_at") else value)
-        for name, value in view.items()
-        if name != "failure"
-    )
-    if run.failure is not None:
-        output.facts([("failed in", _place(run))])
+    view = run_view(run)
+    shown: list[tuple[str, object]] = [
+        (name.replace("_", " "), moment(str(view[name])) if view[name] and name.endswith("_at") else view[name])
+        for name in (*_FACTS, *sorted(view.keys() - {*_FACTS, "failure", "blocked"}))
+    ]
+    shown.append(("failed in", place(run)))
     for request in requests:
-        output.facts([("request", request.request_id), ("asks", request_view(request)["data"])])
+        shown += [("request", request.request_id), ("asks", request_view(request)["data"])]
+    context.output.facts(shown)
 
 
 @command(app, "why")
 async def why(context: Context, run_id: RunArgument) -> None:
     """Explain on one screen where a run stands, why, and what to do next."""
     run = await context.storage.run(run_id)
-    mark = await context.storage.store.watch(run_id, seen=_NOWHERE)
-    requests = await _requests(context, run)
-    is_owned = mark.owner is not None
-    advice = _advice(run, requests, is_owned=is_owned)
+    view = await why_view(context.storage, run)
     if not context.output.is_table:
-        waits = [request_view(each) for each in requests]
-        context.output.record(
-            "why", {"run": run_view(run), "owner_is_alive": is_owned, "waits_for": waits, "next": advice}
-        )
+        context.output.record("why", view)
         return
     output = context.output
-    owner = None if run.owner is None else f"{run.owner} ({'alive' if is_owned else 'dead'})"
+    owner = None if run.owner is None else f"{run.owner} ({'alive' if view['owner_is_alive'] else 'dead'})"
     output.facts(
         [
             ("run", run.run_id),
             ("workflow", run.workflow_name),
             ("status", run.status),
-            ("last commit", f"{run.checkpoint_id} at {moment(run.updated_at and run.updated_at.isoformat())}"),
+            ("last commit", run.updated_at and f"{run.checkpoint_id} at {moment(run.updated_at.isoformat())}"),
             ("owner", owner or "none"),
             ("wakes at", run.wake_at and moment(run.wake_at.isoformat())),
-            ("failed in", _place(run)),
-            ("error", run.error),
+            ("failed in", place(run)),
+            ("error", None if run.blocked else run.error),
+            *((f"host {name}", reason) for name, reason in (run.blocked or {}).items()),
         ]
     )
     if run.failure is not None and run.failure.traceback:
         output.text("\n" + _shortened(run.failure.traceback))
-    for request in requests:
+    for request in view["waits_for"]:
+        output.text("")
         output.facts(
             [
-                ("waits for", f"{request.request_id}, an answer of type {request.response_type}"),
-                ("asked by", f"{request.executor_id} at {moment(request.opened_at)}"),
-                ("question", request_view(request)["data"]),
-                ("answered by", request.answered_by),
+                ("waits for", f"{request['request_id']}, an answer of type {request['response_type']}"),
+                ("asked by", f"{request['executor_id']} at {moment(request['opened_at'])}"),
+                ("question", request["data"]),
+                ("refused", "; ".join(request["refusals"])),
+                ("answered by", request["answered_by"]),
             ]
         )
-    output.text("\nnext: " + "\n      ".join(advice), style="bold")
+    output.text("\nnext: " + "\n      ".join(view["next"]), style="bold")
 
 
 def _shortened(traceback: str) -> str:
     """Return a traceback without the frames of the engine, and of a long one the end, where the cause is."""
     own = _ENGINE_FRAME.sub("", traceback).rstrip()
     return own if len(own) <= _TRACEBACK_LENGTH_MAX else f"...\n{own[-_TRACEBACK_LENGTH_MAX:]}"
-
-
-def _place(run: RunInfo) -> str | None:
-    failure = run.failure
-    if failure is None:
-        return None
-    place = "/".join([*failure.path, failure.executor_id or "the engine"])
-    step = f", step {failure.step}" if failure.step else ""
-    return f"{place}{step}, attempt {failure.attempt}, at {moment(failure.at)}"
-
-
-def _advice(run: RunInfo, requests: list[PendingRequest], *, is_owned: bool) -> list[str]:
-    """Return what to do next, as commands where there is one."""
-    match run.status:
-        case "waiting" if requests:
-            return [f"perdure answer {_typed(each.request_id)} VALUE --run {_typed(run.run_id)}" for each in requests]
-        case "failed" | "quarantined":
-            return [f"fix the cause, then: perdure recover {_typed(run.run_id)}"]
-        case "cancelled":
-            return [f"continue it with host.recover({run.run_id!r}), or leave it"]
-        case "running" if is_owned:
-            return [f"perdure events {_typed(run.run_id)} --follow"]
-        case "running" | "blocked":
-            return [f"start a host that serves {run.workflow_name!r}: nobody advances this run"]
-        case "sleeping":
-            return ["nothing: it wakes by itself while a host serves its workflow"]
-        case "exported":
-            return ["import its file where it should continue"]
-        case _:
-            return [f"nothing: it has no work left; perdure send {_typed(run.run_id)} MESSAGE starts its next turn"]
-
-
-def _typed(text: str) -> str:
-    """Return an id as it is typed in a shell."""
-    return shlex.quote(safe(text))
-
-
-async def _requests(context: Context, run: RunInfo) -> list[PendingRequest]:
-    has_some = run.checkpoint_id is not None and run.open_requests != 0 and run.status != "exported"
-    return await context.storage.requests(run.run_id) if has_some else []
 
 
 @command(app, "events")
@@ -203,6 +198,8 @@ async def events(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for further events.")] = False,
 ) -> None:
     """Print the committed events of a run."""
+    if follow and context.output.format == "json":
+        refuse("--follow never ends, so its JSON document would never close; use -o jsonl")
     found = context.storage.events(run_id, from_seq=start, follow=follow)
     if not context.output.is_table:
         await context.output.rows("events", (event_view(event) async for event in found), ())
@@ -210,8 +207,9 @@ async def events(
     async for event in found:
         view = event_view(event)
         where = "/".join([*view["path"], view["executor_id"] or ""]).rstrip("/")
-        line = f"{view['seq']:>6}  {moment(view['at'])}  {safe(view['type']):<20}  {safe(where):<16}  "
-        context.output.text(line + safe(_summary(view), limit=120), style="red" if view["type"] in _RUN_EVENTS else "")
+        line = f"{view['seq']:>6}  {moment(view['at'])}  {safe(view['type']):<19}  {safe(where):<12}  "
+        style = "red" if view["type"] in _RUN_EVENTS else ""
+        context.output.line(line + safe(_summary(view), limit=_SUMMARY_LENGTH_MAX), style=style)
 
 
 def _summary(view: Row) -> object:
@@ -256,27 +254,32 @@ async def tree(context: Context, run_id: RunArgument) -> None:
         context.output.text(f"{'  ' * row['depth']}{safe(row['run_id'])}  {row['status']}{safe(origin)}")
 
 
+TimeoutOption = Annotated[float | None, typer.Option(help="Seconds to wait at most.")]
+
+
 @command(app, "wait")
-async def wait(
-    context: Context,
-    run_id: RunArgument,
-    timeout: Annotated[float | None, typer.Option(help="Seconds to wait at most.")] = None,  # noqa: ASYNC109
-) -> int:
+async def wait(context: Context, run_id: RunArgument, timeout: TimeoutOption = None) -> int:  # noqa: ASYNC109
     """Wait until a run is idle, fails, waits for a person or is stopped. The exit code says which."""
+    return await await_rest(context, run_id, timeout)
+
+
+async def await_rest(context: Context, run_id: str, seconds: float | None) -> int:
+    """Wait until a run needs something from outside, print its state, and return the exit code."""
     store = context.storage.store
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(seconds):
             while True:
-                mark = await store.watch(run_id, seen=_NOWHERE)
+                mark = await store.watch(run_id, seen=NOWHERE)
                 run = await context.storage.run(run_id)
-                if run.status == "idle" or run.status in _CODES:
+                # A command in the inbox, such as an answer, moves a run that is idle or waits.
+                if run.status in _CODES and not (run.status in {"idle", "waiting"} and mark.commands):
                     break
                 await store.watch(run_id, seen=mark)
     except TimeoutError:
-        context.output.note(f"run {run_id!r} has not ended after {timeout:g} seconds")
+        context.output.note(f"run {run_id!r} has not ended after {seconds:g} seconds")
         return TIMEOUT
     if context.output.is_table:
         context.output.text(run.status + (f": {run.error}" if run.error else ""))
     else:
         context.output.record("run", run_view(run))
-    return _CODES.get(run.status, OK)
+    return _CODES[run.status]

@@ -1,16 +1,17 @@
-"""Commands about the store, moving runs between stores, and the version."""
+"""Commands about the store itself, and the version."""
 
 import dataclasses
 import sys
+from collections.abc import AsyncIterator
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from perdure.cli.app import Context, app, command, confirm, store_app
+from perdure.cli.app import DAMAGED, OK, Context, app, command, store_app
 from perdure.cli.runs import RunArgument
-from perdure.inspector.views import plain
+from perdure.cli.views import Row, plain
 
 
 @command(store_app, "info")
@@ -34,38 +35,53 @@ async def size(context: Context, run_id: RunArgument) -> None:
         context.output.record("size", {**plain(dataclasses.asdict(report)), "stored": report.stored})
 
 
-@command(store_app, "collect")
+@command(store_app, "collect", writes=True)
 async def collect(context: Context) -> None:
     """Remove blobs that nothing refers to."""
-    removed = await context.storage.collect()
+    with context.output.progress("collecting"):
+        removed = await context.storage.collect()
     if context.output.is_table:
         context.output.text(f"{removed} blobs removed")
     else:
         context.output.record("collected", {"blobs": removed})
 
 
-@command(app, "export")
-async def export(
-    context: Context,
-    run_id: RunArgument,
-    file: Annotated[Path, typer.Argument(help="The file to write.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> None:
-    """Write a run to a file and close it here. `perdure import` continues it in any store."""
-    await context.storage.run(run_id)
-    confirm(f"run {run_id!r} will be closed here and go on where {str(file)!r} is imported", yes=yes)
-    await context.storage.export_run(run_id, file)
-    context.output.note(f"run {run_id!r} is in {str(file)!r} and is closed here")
+@command(store_app, "check")
+async def check(context: Context) -> int:
+    """Verify the checksums of everything that is stored, and list what is damaged."""
+    found = 0
+    runs = sum((await context.storage.count_runs()).values())
+
+    async def damage() -> AsyncIterator[Row]:
+        nonlocal found
+        async for each in context.storage.check():
+            found += 1
+            yield plain(dataclasses.asdict(each))
+
+    with context.output.progress("checking"):
+        await context.output.rows("damage", damage(), ("run_id", "kind", "name", "reason"))
+    context.output.note(f"{runs} runs checked, {found} places damaged")
+    return DAMAGED if found else OK
 
 
-@command(app, "import")
-async def import_(context: Context, file: Annotated[Path, typer.Argument(help="A file of `perdure export`.")]) -> None:
-    """Store a run that was exported. It goes on here."""
-    run_id = await context.storage.import_run(file)
+@command(store_app, "migrate", writes=True)
+async def migrate(context: Context) -> None:
+    """Bring the store to the schema of this release. Processes of the previous release can go on."""
+    made = list(await context.storage.migrate())
     if context.output.is_table:
-        context.output.text(run_id)
+        context.output.text("\n".join(made) or "nothing to do: the store has the schema of this release")
     else:
-        context.output.record("run", {"run_id": run_id})
+        context.output.record("migrated", {"migrations": made})
+
+
+@command(store_app, "backup")
+async def backup(
+    context: Context, path: Annotated[Path, typer.Argument(help="The new file, or directory, to write.")]
+) -> None:
+    """Write a consistent copy of the store while hosts run. On PostgreSQL use pg_dump."""
+    with context.output.progress("copying"):
+        await context.storage.backup(path)
+    context.output.note(f"the copy is {str(path)!r}")
 
 
 @app.command("version")
