@@ -32,6 +32,8 @@ SAME = {
     r"line \d+": "line 1",
     r'"traceback": "[^"\\]*(\\.[^"\\]*)*"': '"traceback": "Traceback ..."',
     "x{999,}": "x...x",
+    r'"(seconds|duration|commit_duration)": \d[^,}\s]*': r'"\1": 0.0',
+    r"  \d\.\d{3}(?=\s)": "  0.000",
 }
 COMMANDS = [
     *(

@@ -54,9 +54,12 @@ def _recorded(record: JournalRecord) -> Row | None:
         return None
     try:
         tree = json.loads(record.data)
-        outcome = "open" if "open" in tree else "completed" if "result" in tree else "raised"
-        started_at, spent = tree["at"], tree.get("spent", {})
-    except (ValueError, TypeError, KeyError):
+        started_at, spent, events = tree["at"], tree.get("spent", {}), tree.get("told", ())
+        # The event that the next commit numbers is in the record already.
+        found: list[dict[str, Any]] = [data["fields"] for kind, data in events if kind in _KINDS]
+        info = found[0] if found else dict[str, Any]()
+        outcome = "open" if "open" in tree else info.get("outcome", "completed") if "result" in tree else "raised"
+    except (ValueError, TypeError, KeyError, AttributeError):
         return None
     superstep, _, activation = owner.partition("/")
     return {
@@ -65,15 +68,15 @@ def _recorded(record: JournalRecord) -> Row | None:
         "superstep": _number(superstep),
         "path": [],
         "executor_id": activation.rpartition("#")[0],
-        **kind_and_name(unquote(name)),
-        "model": _model(tree.get("result")),
+        **_kind_and_name(unquote(name)),
+        "model": info.get("model"),
         "outcome": outcome,
-        "seconds": None,
+        "seconds": info.get("duration"),
         "spent": spent,
     }
 
 
-def kind_and_name(step: str) -> dict[str, str]:
+def _kind_and_name(step: str) -> dict[str, str]:
     """Return the kind of a step by its name: the call of a model or tool, or a step of a handler."""
     if step == "model":
         return {"kind": "model", "name": step}
@@ -86,11 +89,3 @@ def _number(superstep: str) -> int | None:
     """Return the superstep of an activation id, which is `turn.supersteps before it`."""
     _, _, before = superstep.rpartition(".")
     return int(before) + 1 if before.isdigit() else None
-
-
-def _model(result: Any) -> str | None:
-    match result:
-        case {"value": {"model": str(model)}}:
-            return model
-        case _:
-            return None
