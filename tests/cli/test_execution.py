@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -110,15 +111,26 @@ def test_a_directory_of_files_has_no_hosts(tmp_path: Path) -> None:
     assert "SQLite" in refused.stderr
 
 
-async def test_a_worker_serves_until_it_is_asked_to_end(url: str) -> None:
+async def test_a_worker_serves_and_reports_its_health_until_it_is_asked_to_end(url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
     worker = await asyncio.create_subprocess_exec(
-        str(PERDURE), "serve", *APP, cwd=ROOT, env={**os.environ, "SHOP": url}, stderr=asyncio.subprocess.DEVNULL
+        *(str(PERDURE), "serve", *APP, "--health-port", port),
+        cwd=ROOT,
+        env={**os.environ, "SHOP": url},
+        stderr=asyncio.subprocess.DEVNULL,
     )
     async with open_storage(url) as storage:
         await storage.respond("buy-1", {"approve lamp": {"ok": True, "note": "fine"}})
         async for event in storage.events("buy-1", follow=True):
             if event.type == "output":
                 break
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
+    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert json.loads(body)["health"]["is_serving"] is True
     worker.send_signal(signal.SIGTERM)
     assert await worker.wait() == 0
 

@@ -165,9 +165,12 @@ async def why(context: Context, run_id: RunArgument) -> None:
             ("wakes at", run.wake_at and moment(run.wake_at.isoformat())),
             ("failed in", place(run)),
             ("error", None if run.blocked else run.error),
-            *((f"host {name}", reason) for name, reason in (run.blocked or {}).items()),
         ]
     )
+    reasons = run.blocked or {}
+    for reason in dict.fromkeys(reasons.values()):
+        hosts = [name for name, each in reasons.items() if each == reason]
+        output.text(f"\n{len(hosts)} of {len(reasons)} hosts can't load it:\n{reason}")
     if run.failure is not None and run.failure.traceback:
         output.text("\n" + _shortened(run.failure.traceback))
     for request in view["waits_for"]:

@@ -36,8 +36,10 @@ async def doctor_views(storage: StoreStorage) -> AsyncIterator[Row]:
     yield _row("store", "ok", f"{type(storage.store).__name__} with {sum(counts.values())} runs")
     yield await _clock(storage)
     hosts = await storage.hosts()
-    told = "; ".join(f"{each.host_id}: process {each.process} on {each.machine}, {_workflows(each)}" for each in hosts)
-    yield _row("hosts", "ok", told or "no host is alive")
+    if not hosts:
+        yield _row("hosts", "ok", "none is alive")
+    for host in hosts:
+        yield _row("hosts", "ok", f"process {host.process} on {host.machine} serves {_workflows(host)}")
     stopped = {status: counts[status] for status in ("failed", "quarantined") if counts.get(status)}
     told = ", ".join(f"{number} {status}" for status, number in stopped.items())
     yield _row(
