@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import sys
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,22 +79,25 @@ class Inspector:
         return page
 
 
-async def inspect(path: Path, *options: str) -> tuple[asyncio.subprocess.Process, str]:
+@asynccontextmanager
+async def inspect(browser: Browser, path: Path, *options: str) -> AsyncGenerator[Inspector]:
     command = (str(PERDURE), "inspect", "-s", str(path), "--no-browser", *options)
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    assert process.stdout is not None
-    line = (await process.stdout.readline()).decode()
-    return process, line.rpartition(" ")[2].strip()
+    try:
+        assert process.stdout is not None
+        line = (await process.stdout.readline()).decode()
+        inspector = Inspector(browser, line.rpartition(" ")[2].strip())
+        yield inspector
+        assert inspector.problems == []
+    finally:
+        process.terminate()
+        await process.wait()
 
 
 @pytest.fixture
 async def inspector(storage: SqliteCheckpointStorage, browser: Browser) -> AsyncGenerator[Inspector]:
-    process, address = await inspect(storage.path)
-    inspector = Inspector(browser, address)
-    yield inspector
-    process.terminate()
-    await process.wait()
-    assert inspector.problems == []
+    async with inspect(browser, storage.path) as inspector:
+        yield inspector
 
 
 async def test_a_live_run_is_watched_from_start_to_end(storage: SqliteCheckpointStorage, inspector: Inspector) -> None:
@@ -166,13 +170,11 @@ async def test_a_wrong_token_shows_what_to_do(inspector: Inspector, browser: Bro
 
 
 async def test_a_read_only_page_offers_no_action(storage: SqliteCheckpointStorage, browser: Browser) -> None:
-    process, address = await inspect(storage.path, "--read-only")
-    page = await Inspector(browser, address).open("#/run/ask-1")
-    await expect(page.get_by_text("This inspector is read-only.")).to_be_visible(timeout=WAIT)
-    for name in ("Cancel", "Delete", "Answer"):
-        await expect(page.get_by_role("button", name=name, exact=True)).to_have_count(0)
-    process.terminate()
-    await process.wait()
+    async with inspect(browser, storage.path, "--read-only") as inspector:
+        page = await inspector.open("#/run/ask-1")
+        await expect(page.get_by_text("This inspector is read-only.")).to_be_visible(timeout=WAIT)
+        for name in ("Cancel", "Delete", "Answer"):
+            await expect(page.get_by_role("button", name=name, exact=True)).to_have_count(0)
 
 
 async def test_hostile_data_stays_text(tmp_path: Path, browser: Browser) -> None:
@@ -190,24 +192,20 @@ async def test_hostile_data_stays_text(tmp_path: Path, browser: Browser) -> None
     async with SqliteCheckpointStorage(path) as storage:
         workflow = WorkflowBuilder(name=HOSTILE[:100], start_executor=evil, checkpoint_storage=storage).build()
         await workflow.run(HOSTILE, run_id=run_id, tags={"<b>": HOSTILE[:100]})
-    process, address = await inspect(path)
-    inspector = Inspector(browser, address)
-    page = await inspector.open()
-    await page.locator("td a.id").click()
-    for tab in ("Graph", "Timeline", "Conversation", "Events", "State"):
-        await page.get_by_role("link", name=tab, exact=True).click()
-        await expect(page.get_by_role("link", name=tab, exact=True)).to_have_attribute("aria-current", "page")
-        await expect(page.get_by_text("Loading…")).to_have_count(0, timeout=WAIT)
-    await page.get_by_role("button", name="onerror").first.click()
-    await expect(page.get_by_text("window.hacked").first).to_be_visible(timeout=WAIT)
-    assert await page.evaluate("[window.hacked, document.querySelectorAll('main script, main img').length]") == [
-        None,
-        0,
-    ]
-    assert "\u202e" not in await page.inner_text("body")
-    assert inspector.problems == []
-    process.terminate()
-    await process.wait()
+    async with inspect(browser, path) as inspector:
+        page = await inspector.open()
+        await page.locator("td a.id").click()
+        for tab in ("Graph", "Timeline", "Conversation", "Events", "State"):
+            await page.get_by_role("link", name=tab, exact=True).click()
+            await expect(page.get_by_role("link", name=tab, exact=True)).to_have_attribute("aria-current", "page")
+            await expect(page.get_by_text("Loading…")).to_have_count(0, timeout=WAIT)
+        await page.get_by_role("button", name="onerror").first.click()
+        await expect(page.get_by_text("window.hacked").first).to_be_visible(timeout=WAIT)
+        assert await page.evaluate("[window.hacked, document.querySelectorAll('main script, main img').length]") == [
+            None,
+            0,
+        ]
+        assert "\u202e" not in await page.inner_text("body")
 
 
 async def test_long_runs_and_large_states_stay_usable(tmp_path: Path, browser: Browser) -> None:
@@ -222,17 +220,15 @@ async def test_long_runs_and_large_states_stay_usable(tmp_path: Path, browser: B
     async with SqliteCheckpointStorage(path, durability="os") as storage:
         builder = WorkflowBuilder(name="long", start_executor=count, checkpoint_storage=storage, max_iterations=2_000)
         await builder.add_edge(count, count).build().run(0, run_id="long-1")
-    process, address = await inspect(path)
-    page = await Inspector(browser, address).open("#/run/long-1/events")
-    await expect(page.get_by_role("button", name="Show earlier events")).to_be_visible(timeout=WAIT)
-    assert await page.locator(".events li").count() <= 200
-    await page.evaluate("location.hash = '#/run/long-1/state'")
-    await member(page, "large").click(timeout=WAIT)
-    await expect(page.get_by_role("button", name="Show more of 20,000")).to_be_visible(timeout=WAIT)
-    elements = await page.evaluate("document.querySelectorAll('*').length")
-    assert elements < 3_000, "the page shows a part of a large state"
-    process.terminate()
-    await process.wait()
+    async with inspect(browser, path) as inspector:
+        page = await inspector.open("#/run/long-1/events")
+        await expect(page.get_by_role("button", name="Show earlier events")).to_be_visible(timeout=WAIT)
+        assert await page.locator(".events li").count() <= 200
+        await page.evaluate("location.hash = '#/run/long-1/state'")
+        await member(page, "large").click(timeout=WAIT)
+        await expect(page.get_by_role("button", name="Show more of 20,000")).to_be_visible(timeout=WAIT)
+        elements = await page.evaluate("document.querySelectorAll('*').length")
+        assert elements < 3_000, "the page shows a part of a large state"
 
 
 PAGES = ("#/runs", "#/run/bad%2F1", "#/run/ask-1", "#/run/ask-1/graph", "#/run/ask-1/timeline", "#/run/ask-1/state")
