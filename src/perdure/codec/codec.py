@@ -11,6 +11,7 @@ import base64
 import copy
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from perdure.codec.builtin_types import BUILTIN_KINDS, BUILTIN_TAGS, RAW_LENGTH_MAX, bytes_leaf, write_fixed_offset
@@ -202,6 +203,7 @@ def stored_tree(text: bytes, blobs: Mapping[str, bytes], *, path: str) -> Any:
     return form_codec().decode(text, blobs, path=path)
 
 
+@cache  # it never changes, and making it takes longer than reading a request with it
 def form_codec(read: Read = lambda _, node: node) -> Codec:
     """Return a codec that has one reader for all tagged objects, so that it needs no types. It keeps stored JSON."""
     codec = Codec(Trust.of())
