@@ -23,6 +23,7 @@ _RESUME_SHARE: Final = 0.9
 _TURN_COMMITS: Final = 12
 """A turn of an agent takes at most this many times a raw SQLite commit."""
 _TURN_BYTES: Final = 50 * _KB
+_PAGE_SECONDS: Final = 0.005
 _FLAT: Final = 1.5
 """The end takes at most this many times what the beginning takes."""
 
@@ -50,6 +51,7 @@ def aims(results: Results, footprints: Sequence[Footprint | Refusal]) -> list[Ai
         *_fan(results),
         *_ballast(results),
         *_crowd(results),
+        *_listing(results),
         *_install(results, footprints),
         *_conversation(results),
     ]
@@ -172,6 +174,15 @@ def _crowd(results: Results) -> Iterator[Aim]:
     if line is not None and peer is not None:
         rate, theirs = 1 / line.median, 1 / peer.median
         yield Aim("H", line.entry.work.title, "at least burr's rate", number(rate), rate >= theirs, number(theirs))
+
+
+def _listing(results: Results) -> Iterator[Aim]:
+    for key in ("K runs", "K requests"):
+        line = results.find(key, "perdure", Store.SQLITE)
+        if line is not None:
+            is_met = line.median <= _PAGE_SECONDS
+            wanted = f"at most {duration(_PAGE_SECONDS)}"
+            yield Aim("K", line.entry.work.title, wanted, duration(line.median), is_met)
 
 
 def _install(results: Results, footprints: Sequence[Footprint | Refusal]) -> Iterator[Aim]:

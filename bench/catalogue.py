@@ -16,6 +16,7 @@ from bench.works.fan import Fan
 from bench.works.history import History
 from bench.works.imports import Import
 from bench.works.limits import Limits
+from bench.works.listing import Listing
 from bench.works.resume import Resume
 from bench.works.ring import Ring
 
@@ -55,6 +56,8 @@ def works(pythons: Mapping[str, Path]) -> list[Work]:
         *(Load(f"G {ballast.name.lower()}", _DURABLE, ballast, supersteps=10) for ballast in Ballast),
         Crowd("H", _DURABLE, runs=100, supersteps=50),
         Import("I", pythons),
+        Listing("K runs", "runs", runs=20_000),
+        Listing("K requests", "requests", runs=20_000),
         Conversation("J 250", _ON_DISK, turns=250),
         Conversation("J 1000", _ON_DISK, turns=1000),
     ]

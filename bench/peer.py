@@ -125,6 +125,19 @@ class Resumes(Protocol):
 
 
 @runtime_checkable
+class Lists(Protocol):
+    """Lists of runs and of what they ask."""
+
+    async def fill(self, runs: int, place: Place) -> None:
+        """So many runs; each fourth waits for an answer."""
+        ...
+
+    def page(self, what: str, size: int, place: Place) -> AbstractAsyncContextManager[Run]:
+        """A page of `runs`, those that wait, or of `requests`. Gives the number of its rows."""
+        ...
+
+
+@runtime_checkable
 class Grows(Protocol):
     """A history that grows."""
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from perdure.storage import StoreStorage
 
+_AT_ONCE = 200
 _CHECKOUT = Path(__file__).parents[2]
 
 
@@ -113,6 +114,26 @@ class Perdure(_Historian):
                 assert latest is not None, "the interrupted run has left checkpoints"
                 result = await workflow.run(checkpoint_id=latest.checkpoint_id)
                 return sum(result.get_outputs())
+
+            yield run
+
+    async def fill(self, runs: int, place: Place) -> None:
+        """Runs of one superstep, many at a time."""
+        async with _storage(place) as storage:
+            for first in range(0, runs, _AT_ONCE):
+                numbers = range(first, min(first + _AT_ONCE, runs))
+                await asyncio.gather(*(graphs.clerk(storage).run(number, run_id=f"run-{number}") for number in numbers))
+
+    @asynccontextmanager
+    async def page(self, what: str, size: int, place: Place) -> AsyncGenerator[Run]:
+        """Those that wait, newest first; requests, oldest first."""
+        async with _storage(place) as storage:
+            assert storage is not None, "there is nothing to list without a store"
+
+            async def run() -> int:
+                if what == "runs":
+                    return len(await storage.runs(status="waiting", order="newest", limit=size))
+                return len(await storage.requests(limit=size))
 
             yield run
 

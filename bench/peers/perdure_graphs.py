@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bench.peer import Ballast, Interruption, Tick
-from perdure import Executor, Workflow, WorkflowBuilder, WorkflowContext, handler
+from perdure import Executor, Workflow, WorkflowBuilder, WorkflowContext, handler, response_handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,6 +53,26 @@ class _Branch(Executor):
     @handler
     async def answer(self, lap: int, ctx: WorkflowContext[int]) -> None:
         await ctx.send_message(lap)
+
+
+class _Clerk(Executor):
+    """Asks a person about each fourth number."""
+
+    @handler
+    async def take(self, number: int, ctx: WorkflowContext[int, int]) -> None:
+        if number % 4:
+            await ctx.yield_output(number)
+        else:
+            await ctx.request_info(f"May {number} pass?", bool)
+
+    @response_handler
+    async def answered(self, question: str, may_pass: bool, ctx: WorkflowContext[int, int]) -> None:  # noqa: FBT001
+        await ctx.yield_output(int(may_pass) + len(question))
+
+
+def clerk(storage: StoreStorage | None) -> Workflow:
+    """A workflow that may ask."""
+    return WorkflowBuilder(name="clerk", start_executor=_Clerk("clerk"), checkpoint_storage=storage).build()
 
 
 class _Writer(Executor):

@@ -336,6 +336,7 @@ def test_every_statement_fits_the_schema(tmp_path: Path) -> None:
         ("runs+oldest", "runs_in_order"),
         ("runs+newest", "runs_in_order"),
         ("runs+after_newest+newest", "runs_in_order"),
+        ("runs+updated", "runs_by_update"),
         ("runs+requests+oldest", "runs_with_requests"),
         ("runs+parent+oldest", "runs_of_parent"),
         ("count_by_status", "runs_of_status"),
