@@ -24,6 +24,14 @@ export interface Run {
   spent: { [name: string]: number };
   tags: { [name: string]: string };
   failure: Dict | null;
+  blocked?: { [host: string]: string } | null;
+}
+
+export interface Host {
+  host_id: string;
+  process: number;
+  machine: string;
+  workflows: { [name: string]: number };
 }
 
 export interface Asked {

@@ -2,7 +2,7 @@
 
 import { lazy } from "./lazy";
 import { useEffect, useState } from "preact/hooks";
-import { type Asked, type Checkpoint, type Dict, follow, get, post, type Run } from "./api";
+import { type Asked, type Checkpoint, type Dict, follow, get, type Host, post, type Run } from "./api";
 import { Conversation } from "./conversation";
 import { Events } from "./events";
 import { AnswerForm } from "./requests";
@@ -10,7 +10,7 @@ import { go, link, route, setQuery } from "./route";
 import { Tags } from "./runs";
 import { State } from "./state";
 import { Timeline } from "./timeline";
-import { Confirm, duration, Empty, Problem, Raw, Status, Text, Time, useLoaded } from "./ui";
+import { clean, Confirm, duration, Empty, Problem, Raw, Status, Text, Time, useLoaded } from "./ui";
 
 const Graph = lazy(() => import("./graph").then((module) => module.Graph));
 const TABS = ["overview", "graph", "timeline", "conversation", "state", "events"];
@@ -135,6 +135,7 @@ const ADVICE: Record<string, string> = {
   quarantined: "It kept ending the processes that advanced it. Fix the cause, then recover it.",
   waiting: "It waits for the answers below.",
   sleeping: "It wakes by itself while a host serves its workflow.",
+  blocked: "It could go on, but no living host can load it. It goes on by itself when one can.",
   running: "A host that serves its workflow advances it.",
   cancelled: "Its program can continue it.",
   exported: "It has moved to a file. Import the file where it should continue.",
@@ -195,6 +196,7 @@ function Overview(props: { run: Run; requests: Asked[]; readOnly: boolean; onDon
   return (
     <>
       <p>{ADVICE[run.status] ?? "It has no work left. A message starts its next turn."}</p>
+      <Hosts run={run} />
       {run.failure ? <Failure of={run.failure} attempts={run.attempts} /> : run.error && <Problem error={run.error} />}
       {requests.map((request) => (
         <section class="card" key={request.request_id}>
@@ -232,6 +234,33 @@ function Overview(props: { run: Run; requests: Asked[]; readOnly: boolean; onDon
 // Frames of the engine say nothing about the program's error.
 const ENGINE = /^ {2}File "[^"\n]*[/\\]perdure[/\\](?:agents|engine|functional|graph|hosting|workflows)[/\\][^\n]*\n(?: {4}[^\n]*\n)*/gm;
 
+/** Say which living hosts serve the workflow, and why they could not load the run. */
+function Hosts({ run }: { run: Run }) {
+  const found = useLoaded<{ hosts: Host[] }>(() => get("hosts"), [run.run_id], 5_000);
+  const serving = (found.value?.hosts ?? []).filter((host) => run.workflow_name in host.workflows);
+  if (found.error) return <Problem error={found.error} />;
+  if (!found.value) return <></>;
+  return (
+    <>
+      <p class="quiet">
+        {serving.length ? (
+          <>
+            Living hosts that serve <Text of={run.workflow_name} max={80} />:{" "}
+            {serving.map((host) => `process ${host.process} on ${clean(host.machine, 60)} (version ${host.workflows[run.workflow_name]})`).join(", ")}
+          </>
+        ) : (
+          <>
+            No living host serves <Text of={run.workflow_name} max={80} />. What is stored here waits until one does.
+          </>
+        )}
+      </p>
+      {Object.entries(run.blocked ?? {}).map(([host, reason]) => (
+        <Problem key={host} error={`${host}: ${reason}`} />
+      ))}
+    </>
+  );
+}
+
 function Failure({ of, attempts }: { of: Dict; attempts: number }) {
   const [isWhole, setWhole] = useState(false);
   const traceback = String(of["traceback"] ?? "");
@@ -263,7 +292,7 @@ function Failure({ of, attempts }: { of: Dict; attempts: number }) {
 
 function Slider({ run, at, readOnly, onDone }: { run: Run; at: string; readOnly: boolean; onDone: () => void }) {
   const found = useLoaded<{ checkpoints: Checkpoint[] }>(() => get("checkpoints", { run: run.run_id }), [run.run_id, run.checkpoint_id]);
-  const [isSure, setAsks] = useState(false);
+  const [asks, setAsks] = useState<"restore" | "fork" | null>(null);
   const [error, setError] = useState<unknown>(null);
   const all = found.value?.checkpoints ?? [];
   const place = all.findIndex((each) => each.checkpoint_id === at);
@@ -271,10 +300,11 @@ function Slider({ run, at, readOnly, onDone }: { run: Run; at: string; readOnly:
     const chosen = all[to];
     if (chosen) setQuery({ at: chosen.checkpoint_id === run.checkpoint_id ? null : chosen.checkpoint_id });
   };
-  const restore = async () => {
+  const act = async (what: "restore" | "fork") => {
     setError(null);
     try {
-      await post("restore", { run: run.run_id, checkpoint: at });
+      const found = await post(what, { run: run.run_id, checkpoint: at });
+      if (what === "fork") return go(link(["run", found.forked]));
       setQuery({ at: null });
       onDone();
     } catch (reason) {
@@ -308,16 +338,32 @@ function Slider({ run, at, readOnly, onDone }: { run: Run; at: string; readOnly:
         {here.previous_checkpoint_id && (
           <a href={link(["compare"], { kind: "checkpoints", before: here.previous_checkpoint_id, after: at })}>what changed</a>
         )}
-        {!readOnly && at !== run.checkpoint_id && <button onClick={() => setAsks(true)}>Restore…</button>}
+        {!readOnly && <button onClick={() => setAsks("fork")}>Fork…</button>}
+        {!readOnly && at !== run.checkpoint_id && <button onClick={() => setAsks("restore")}>Restore…</button>}
       </span>
       <Problem error={error} />
-      {isSure && (
+      {asks === "fork" && (
+        <Confirm
+          title="Start a new run at this checkpoint?"
+          action="Fork"
+          onDone={(yes) => {
+            setAsks(null);
+            if (yes) void act("fork");
+          }}
+        >
+          <p>
+            A new run begins at <Text of={at} /> (superstep {here.superstep}). <Text of={run.run_id} /> stays as it is. A host that serves
+            the workflow advances the new run.
+          </p>
+        </Confirm>
+      )}
+      {asks === "restore" && (
         <Confirm
           title="Move the run back to this checkpoint?"
           action="Restore"
           onDone={(yes) => {
-            setAsks(false);
-            if (yes) void restore();
+            setAsks(null);
+            if (yes) void act("restore");
           }}
         >
           <p>

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from tests.hosting.flows import office
 
 import perdure
-from perdure import SqliteCheckpointStorage, WorkflowBuilder, WorkflowContext, executor
+from perdure import Host, SqliteCheckpointStorage, WorkflowBuilder, WorkflowContext, executor
 from perdure.inspector import Action, Scope, app, local_app, serve
 
 if TYPE_CHECKING:
@@ -121,6 +123,26 @@ async def test_of_two_answers_the_second_learns_who_was_first(storage: SqliteChe
     assert second.status_code == 409
     assert "ann" in second.json()["error"]["message"]
     assert [request.answered_by for request in await storage.requests("ask-1")] == ["ann"]
+
+
+async def test_a_checkpoint_is_forked_and_its_run_stays_as_it_is(storage: SqliteCheckpointStorage) -> None:
+    before = await storage.run("ask-1")
+    async with client(local_app(storage, TOKEN)) as http:
+        fork = {"run": "ask-1", "checkpoint": "ask-1@1", "new_run": "ask-2"}
+        assert (await http.post("/api/v1/fork", json=fork)).json()["forked"] == "ask-2"
+        forks = (await http.get("/api/v1/forks", params={"run": "ask-1"})).json()["runs"]
+    assert [(each["run_id"], each["parent_checkpoint_id"]) for each in forks] == [("ask-2", "ask-1@1")]
+    assert await storage.run("ask-1") == before
+
+
+async def test_living_hosts_are_listed(storage: SqliteCheckpointStorage) -> None:
+    inspector = local_app(storage, TOKEN)
+    assert (await ask(inspector, "hosts"))["hosts"] == []
+    host = Host(storage)
+    host.register(office)
+    async with host:
+        (found,) = (await ask(inspector, "hosts"))["hosts"]
+        assert (found["workflows"], found["process"]) == ({"office": 1}, os.getpid())
 
 
 async def test_runs_are_recovered_cancelled_restored_and_deleted(storage: SqliteCheckpointStorage) -> None:

@@ -29,7 +29,7 @@ from perdure.errors import (
 )
 from perdure.inspector.conversation import conversations
 from perdure.inspector.values import Place, search
-from perdure.inspector.views import SCHEMA, Row, checkpoint_view, event_view, request_view, run_view
+from perdure.inspector.views import SCHEMA, Row, checkpoint_view, event_view, plain, request_view, run_view
 from perdure.records import Mark, RunStatus
 
 if TYPE_CHECKING:
@@ -161,6 +161,7 @@ class Api:
             "conversation": self.conversation,
             "diff": self.diff,
             "requests": self.requests,
+            "hosts": self.hosts,
         }
         acting: dict[Action, Handler] = {
             "answer": self.answer,
@@ -168,6 +169,7 @@ class Api:
             "cancel": self.cancel,
             "recover": self.recover,
             "restore": self.restore,
+            "fork": self.fork,
             "delete": self.delete,
         }
         routes = [Route(f"/{name}", self._endpoint("read", each), methods=["GET"]) for name, each in reading.items()]
@@ -305,6 +307,10 @@ class Api:
         )
         return {"requests": [request_view(each) for each in found], "is_cut": len(found) == limit}
 
+    async def hosts(self, visit: Visit) -> Row:
+        """List the living hosts, with the workflows that each serves."""
+        return {"hosts": [plain(each) for each in await visit.storage.hosts()]}
+
     async def answer(self, visit: Visit) -> Row:
         """Answer a request. The answer is checked against the stored schema."""
         run, request_id = await visit.run(), visit.required("request")
@@ -339,6 +345,13 @@ class Api:
         run, checkpoint_id = await visit.run(), visit.required("checkpoint")
         await visit.storage.restore(run.run_id, checkpoint_id)
         return {"restored": checkpoint_id}
+
+    async def fork(self, visit: Visit) -> Row:
+        """Start a new run at a checkpoint. The source stays as it is."""
+        await visit.run()
+        checkpoint_id = visit.required("checkpoint")
+        await visit.seen((await visit.storage.load(checkpoint_id)).run_id)
+        return {"forked": await visit.storage.fork(checkpoint_id, run_id=visit.body.get("new_run") or None)}
 
     async def delete(self, visit: Visit) -> Row:
         """Delete a run."""
