@@ -75,6 +75,9 @@ def plain(value: object, depth: int = 0) -> Any:  # noqa: C901 - one case for ea
             return undecoded(tree)
         case WorkflowEvent():
             return event_view(cast("WorkflowEvent[Any]", value))
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = {each.name: plain(getattr(value, each.name), inner) for each in dataclasses.fields(value)}
+            return fields if type(value).__module__.startswith("perdure.") else {"type": _name(value), **fields}
         case Mapping():
             items = cast("Mapping[object, object]", value).items()
             return {key if isinstance(key, str) else str(key): plain(each, inner) for key, each in items}
@@ -82,9 +85,6 @@ def plain(value: object, depth: int = 0) -> Any:  # noqa: C901 - one case for ea
             return f"<{len(value)} bytes>"
         case Sequence() | AbstractSet():
             return [plain(each, inner) for each in cast("Sequence[object]", value)]
-        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            fields = {each.name: plain(getattr(value, each.name), inner) for each in dataclasses.fields(value)}
-            return fields if type(value).__module__.startswith("perdure.") else {"type": _name(value), **fields}
         case _:
             return f"<{_name(value)}>"
 
