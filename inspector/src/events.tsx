@@ -32,7 +32,7 @@ const LOUD = new Set(["failed", "executor_failed", "attempt_failed", "error", "w
 
 export function summary(event: RunEvent): unknown {
   const data = event.details ?? event.data ?? event.state;
-  if (data && typeof data === "object" && "message" in data) return `${data.error_type ?? ""}: ${data.message}`;
+  if (data && typeof data === "object" && data.error_type) return `${data.error_type}: ${data.message}`;
   if (data && typeof data === "object" && "checkpoint_id" in data) return data.checkpoint_id;
   return data ?? "";
 }

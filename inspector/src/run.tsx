@@ -101,7 +101,7 @@ function RunHeader({ found, readOnly, onDone }: { found: Found; readOnly: boolea
         <span>
           {run.finished_at ? "took" : "since"} {duration(seconds)}
         </span>
-        <span>{run.supersteps} supersteps</span>
+        <span>{run.supersteps === 1 ? "1 superstep" : `${run.supersteps} supersteps`}</span>
         {spent.map((text) => (
           <span key={text}>{text}</span>
         ))}

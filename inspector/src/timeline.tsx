@@ -13,7 +13,7 @@ interface Bar {
   end: number;
   note: string;
   depth: number;
-  superstep: number;
+  place: string;
 }
 
 const MARKS = new Set(["failed", "taken_over", "warning", "request_info", "answered", "received", "woken", "cancelled", "undelivered", "attempt_failed", "executor_failed", "executor_suspended"]);
@@ -36,34 +36,56 @@ function noteOf(event: RunEvent): string {
   return parts.filter(Boolean).join(", ");
 }
 
-/** Turn events into bars. A commit gives all events of its superstep one time, so a superstep lasts since the last one. */
+/**
+ * Turn events into bars. A commit gives all events of its superstep one time, so calls are drawn one after the other from
+ * the start of the superstep: their durations are exact, their places are not if they ran at once.
+ */
 function barsOf(events: RunEvent[]): Bar[] {
   const bars: Bar[] = [];
-  let [before, now, inside] = [0, 0, 0];
+  let [before, now, process] = [0, 0, ""];
+  let inside: Bar[] = [];
   for (const event of events) {
-    if (time(event) !== now) [before, now] = [now || time(event), time(event)];
-    if (event.type === "superstep_started" && !event.path.length) inside = bars.length;
-    const place = [...event.path, event.executor_id ?? ""].filter(Boolean).join("/");
     const at = time(event);
-    const base = { key: String(event.seq), superstep: event.superstep ?? 0, depth: event.path.length };
-    if (event.type === "superstep_completed") {
-      if (event.path.length) continue;
-      const lasted = seconds(event) * 1000;
+    if (at !== now) [before, now] = [now || at, at];
+    if (event.type === "superstep_started" && !event.path.length) {
+      bars.push(...inside);
+      inside = [];
+    }
+    const place = [...event.path, event.executor_id ?? ""].filter(Boolean).join("/");
+    const bar = { key: String(event.seq), kind: event.type, label: place, place, start: at, end: at, note: "", depth: event.path.length + 1 };
+    const lasted = seconds(event) * 1000;
+    if (event.type === "superstep_completed" && !event.path.length) {
       const start = lasted ? at - lasted : before;
-      const bar = { ...base, label: `superstep ${event.superstep ?? ""}`, kind: "superstep", start, end: at, note: clean(event.data?.process ?? "", 60), depth: 0 };
-      bars.splice(inside, 0, bar);
+      const by = clean(event.data?.process ?? "", 80);
+      const label = `superstep ${event.superstep ?? ""}`;
+      bars.push({ ...bar, kind: "superstep", label, start, note: by !== process ? by : "", depth: 0 }, ...arranged(inside, start, at));
+      process = by;
+      inside = [];
     } else if (TIMED.has(event.type)) {
       const name = event.data?.model ?? event.data?.name ?? event.type;
-      const lasted = seconds(event) * 1000;
-      bars.push({ ...base, label: `${place} · ${name}`, kind: event.type, start: at - lasted, end: at, note: noteOf(event), depth: event.path.length + 2 });
+      inside.push({ ...bar, label: `${place} · ${name}`, start: at - lasted, note: noteOf(event), depth: bar.depth + 1 });
     } else if (event.type === "executor_completed" || event.type === "executor_bypassed") {
-      const lasted = seconds(event) * 1000;
-      bars.push({ ...base, label: place, kind: event.type, start: lasted ? at - lasted : before, end: at, note: event.type === "executor_bypassed" ? "recorded by an earlier attempt" : "", depth: event.path.length + 1 });
+      // Its calls come before it in the log, and below it here.
+      const first = inside.findIndex((each) => each.place === place && TIMED.has(each.kind));
+      const done = { ...bar, start: before, note: event.type === "executor_bypassed" ? "recorded by an earlier attempt" : "" };
+      inside.splice(first < 0 ? inside.length : first, 0, done);
     } else if (MARKS.has(event.type)) {
-      bars.push({ ...base, label: place ? `${event.type} · ${place}` : event.type, kind: event.type, start: at, end: at, note: clean(summary(event) ?? "", 120), depth: event.path.length + 1 });
+      const mark = { ...bar, label: place ? `${event.type} · ${place}` : event.type, note: clean(summary(event) ?? "", 120) };
+      inside.push(mark);
     }
   }
-  return bars;
+  return [...bars, ...inside];
+}
+
+function arranged(bars: Bar[], start: number, end: number): Bar[] {
+  const reached = new Map<string, number>();
+  return bars.map((bar) => {
+    if (!TIMED.has(bar.kind)) return bar.end > bar.start ? { ...bar, start: Math.max(bar.start, start) } : bar;
+    const from = reached.get(bar.place) ?? start;
+    const to = Math.min(from + bar.end - bar.start, end);
+    reached.set(bar.place, to);
+    return { ...bar, start: from, end: to };
+  });
 }
 
 export function Timeline({ run, news }: { run: Run; news: number }) {
