@@ -58,6 +58,7 @@ _FIRST_MODULES = {
     "perdure.checkpoint.record": "WorkflowCheckpoint",
     "perdure.checkpoint.size_limits": "SizeLimits",
     "perdure.checkpoint.steps": "InterruptedStep StepDecision",
+    "perdure.cli.views.graph": "_Stored",
     "perdure.errors": "ValidationTypeEnum",
     "perdure.events": (
         "CheckpointInfo StepInfo SuperstepInfo TakenOver Undecoded UndeliveredMessage WorkflowErrorDetails "
@@ -72,6 +73,7 @@ _FIRST_MODULES = {
     "perdure.graph.function": "FunctionExecutor",
     "perdure.graph.messages": "MessageType TimersDue WorkflowMessage",
     "perdure.graph.policy": "FailedMessage Retry",
+    "perdure.hosting.host": "HostHealth",
     "perdure.hosting.info": "RunInfo",
     "perdure.hosting.scheduler": "AdvanceResult=Rest hosting:Dispatch",
     "perdure.log": "Log",
@@ -110,6 +112,7 @@ _FIRST_MODULES = {
     "perdure.orchestrations.sequential": "InputToConversation",
     "perdure.orchestrations.termination": "MaxMessages SpeakerWas TextMentioned When",
     "perdure.records": "FullHistory KeepFor KeepLast LatestOnly Retention",
+    "perdure.storage.hosts": "HostInfo",
     "perdure.storage.views": "Change CheckpointDiff RunDiff",
     "perdure.storages.desk": "PendingRequest",
     "perdure.storages.sizes": "PartSize SizeReport",
