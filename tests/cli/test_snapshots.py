@@ -33,6 +33,7 @@ SAME = {
     r'"traceback": "[^"\\]*(\\.[^"\\]*)*"': '"traceback": "Traceback ..."',
     "x{999,}": "x...x",
     r'"(seconds|duration|commit_duration)": \d[^,}\s]*': r'"\1": 0.0',
+    r'"bytes_written": \d+': '"bytes_written": 0',
     r"  \d\.\d{3}(?=\s)": "  0.000",
 }
 COMMANDS = [

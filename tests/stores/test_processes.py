@@ -366,7 +366,14 @@ def test_watcher_notices_changes_by_another_process(start: Callable[[], Child]) 
     assert owner.ask("claim", run="r") == OK
     assert owner.ask("commit", run="r", times=1) == OK
     mark = watcher.hear()["ok"]
-    assert mark == {"head": "r@0", "events": 0, "commands": 0, "owner": mark["owner"], "is_halted": False}
+    assert mark == {
+        "head": "r@0",
+        "events": 0,
+        "commands": 0,
+        "owner": mark["owner"],
+        "is_halted": False,
+        "is_blocked": False,
+    }
     assert mark["owner"]
     watcher.tell("watch", run="r")
     assert watcher.hear() == "watching"

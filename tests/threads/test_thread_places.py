@@ -55,7 +55,6 @@ async def test_neither_sees_or_prunes_what_is_the_others(kind: str, tmp_path: Pa
             await workflow.run("x", run_id=f"run {number}")
         # It prunes its own, and nothing else.
         assert {checkpoint.run_id for checkpoint in await storage.list_checkpoints()} == {"run 2"}
-        await storage.collect()
         assert await sessions.sessions() == ["s"]
         assert await texts(sessions) == ["a", "large" * 3000]
         before = await storage.list_checkpoint_ids()
@@ -65,6 +64,9 @@ async def test_neither_sees_or_prunes_what_is_the_others(kind: str, tmp_path: Pa
         await sessions.collect()
         assert await storage.list_checkpoint_ids() == before
         assert (await workflow.run(run_id="run 2")).get_outputs() == ["x"]
+        kept = await texts(sessions)
+        await storage.collect()
+        assert (await storage.runs(), await sessions.sessions(), await texts(sessions)) == ([], ["s"], kept)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -223,6 +223,8 @@ def _summary(view: Row) -> object:
             return f"{error_type}: {message}"
         case {"checkpoint_id": checkpoint_id}:
             return checkpoint_id
+        case {"commit_duration": _, "duration": float() | int() as seconds}:
+            return f"{seconds:.3f} s"
         case _:
             return data
 

@@ -95,7 +95,7 @@ class WatchConformance(StoreSuite):
     async def test_run_that_is_forgotten_wakes_its_watchers(
         self, store: Store, clock: ManualClock, fresh: RunDriver
     ) -> None:
-        await fresh.commit(settled=True)
+        await fresh.commit(settled=True, status="idle")
         await fresh.release()
         clock.advance(timedelta(days=8))
         async with watching(store, "r", seen=Mark("r@0")) as watch:

@@ -153,7 +153,7 @@ class TransferConformance(TenantStoreSuite):
         assert (restored.head, restored.events, restored.owner, restored.is_halted) == (HEAD, 4, None, False)
         async with watching(store, "r", seen=restored) as watch:
             await store.close_run("r", halt=halted("exported"))
-        assert watch.result() == replace(restored, is_halted=True)
+        assert watch.result() == replace(restored, is_halted=True, is_blocked=False)
         async with watching(store, "r", seen=watch.result()) as watch:
             assert await store.remove("r")
         assert watch.result() == Mark()
