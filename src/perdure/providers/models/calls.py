@@ -195,6 +195,7 @@ def _end(part: ai.ModelResponsePart) -> agents.Content | None:
 
 _AUTH_STATUSES: Final = frozenset({401, 403})
 # Errors of libraries that parse an unexpected response. They don't wrap all of them.
+_PAUSES_MAX: Final = 1000
 _PARSE_ERRORS: Final = (exceptions.UnexpectedModelBehavior, TypeError, ValueError, LookupError, AttributeError)
 _REQUEST_STATUSES: Final = frozenset({400, 404, 405, 413, 414, 415, 422})
 _SECRET_LENGTH_MIN: Final = 8
@@ -295,8 +296,9 @@ class Call:
         """Return the complete response. Raises ChatClientException."""
         found: ai.ModelResponse | None = None
         with self._errors_translated():
+            pauses = 0
             while found is None or found.state == "suspended":
-                await self._wait(found)
+                pauses = await self._wait(found, pauses)
                 found = _join(found, await self._send(model_request, found))
             return self._to_response(found)
 
@@ -314,8 +316,9 @@ class Call:
     async def _updates(self, final: list[ai.ModelResponse]) -> AsyncGenerator[agents.ChatResponseUpdate]:
         found: ai.ModelResponse | None = None
         with self._errors_translated():
+            pauses = 0
             while found is None or found.state == "suspended":
-                await self._wait(found)
+                pauses = await self._wait(found, pauses)
                 async with self._send(model_request_stream, found) as stream:
                     contents = StreamContents()
                     async for event in stream:
@@ -348,9 +351,12 @@ class Call:
         messages = self.messages if before is None else [*self.messages, before]
         return send(self.model, messages, model_settings=self.settings, model_request_parameters=self.parameters)
 
-    async def _wait(self, paused: ai.ModelResponse | None) -> None:
+    async def _wait(self, paused: ai.ModelResponse | None, pauses: int) -> int:
+        if pauses > _PAUSES_MAX:
+            raise exceptions.UnexpectedModelBehavior("it suspends its response again and again")
         if paused is not None and (delay := self.model.continuation_delay(paused)):
             await SystemClock().sleep(delay)
+        return pauses + 1
 
 
 def _join(first: ai.ModelResponse | None, second: ai.ModelResponse) -> ai.ModelResponse:
