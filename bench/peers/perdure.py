@@ -126,7 +126,7 @@ class Perdure(_Historian):
 
     @asynccontextmanager
     async def page(self, what: str, size: int, place: Place) -> AsyncGenerator[Run]:
-        """Those that wait, newest first; requests, oldest first."""
+        """List waiting runs, newest first, or requests, oldest first."""
         async with _storage(place) as storage:
             assert storage is not None, "there is nothing to list without a store"
 

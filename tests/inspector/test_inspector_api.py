@@ -228,6 +228,20 @@ async def test_a_service_decides_who_may_do_what_and_which_runs_exist(storage: S
     assert asked[1:4] == [("read", "ask-1"), ("read", None), ("delete", "ok-1")]
 
 
+async def test_a_run_that_may_not_be_read_is_not_read_through_its_checkpoints(storage: SqliteCheckpointStorage) -> None:
+    async with client(app(storage, authorize=lambda _, __, run_id: run_id != "ask-1")) as http:
+        answers = [
+            await http.get("/api/v1/value", params={"checkpoint": "ask-1@1"}),
+            await http.get("/api/v1/conversation", params={"checkpoint": "ask-1@1"}),
+            await http.get("/api/v1/diff", params={"before": "ask-1@0", "after": "ask-1@1"}),
+            await http.get("/api/v1/diff", params={"kind": "runs", "before": "ok-1", "after": "ask-1"}),
+            await http.post("/api/v1/fork", json={"run": "ok-1", "checkpoint": "ask-1@1"}),
+        ]
+        own = await http.get("/api/v1/value", params={"checkpoint": "ok-1@1"})
+    assert [answer.status_code for answer in answers] == [404] * 5
+    assert own.status_code == 200
+
+
 async def test_a_tenant_sees_its_own_runs_alone(storage: SqliteCheckpointStorage) -> None:
     inspector = app(storage, authorize=anyone, scope=lambda _: Scope(tenant="other"))
     async with client(inspector) as http:

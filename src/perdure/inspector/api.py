@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from perdure.storage import CheckpointView, RunInfo, StoreStorage
 
 Action: TypeAlias = Literal["read", "answer", "send", "cancel", "recover", "restore", "fork", "delete"]
-"""What a request wants to do. "read" covers lists and everything that is shown of a run."""
+"""The purpose of a request. "read" covers lists and everything that is shown of a run."""
 
 Authorize: TypeAlias = "Callable[[Request, Action, str | None], bool | Awaitable[bool]]"
 """Decides whether a request may do something, to a run or in a list of all (None)."""
@@ -88,8 +88,16 @@ _STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
 class Visit:
     """One request: its parameters, its body, and the storage that it may see."""
 
-    def __init__(self, request: Request, storage: StoreStorage, scope: Scope, body: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        request: Request,
+        storage: StoreStorage,
+        scope: Scope,
+        body: Mapping[str, Any],
+        allows: Callable[[str | None], Awaitable[bool]],
+    ) -> None:
         self.request = request
+        self.allows = allows
         self.storage = storage
         self.scope = scope
         self.body = body
@@ -127,7 +135,8 @@ class Visit:
         """Return a run that the request may see. Raises RunNotFoundError."""
         run = await self.storage.run(run_id)
         is_seen = self.scope.tags.items() <= run.tags.items() and self.scope.workflow in {None, run.workflow_name}
-        if not is_seen:
+        # A checkpoint names a run too, so asking about the run in the address is not enough.
+        if not is_seen or not await self.allows(run_id):
             raise RunNotFoundError(run_id)
         return run
 
@@ -183,10 +192,13 @@ class Api:
                 body: Mapping[str, Any] = await _body(request) if action != "read" else {}
                 scope = Scope() if self._scope_of is None else self._scope_of(request)
                 storage = self._storage if scope.tenant is None else self._storage.tenant(scope.tenant)
-                visit = Visit(request, storage, scope, body)
-                run_id: str | None = body.get("run") or visit.text("run")
-                allowed = self._authorize(request, action, run_id)
-                if not (await allowed if inspect.isawaitable(allowed) else allowed):
+
+                async def allows(run_id: str | None) -> bool:
+                    allowed = self._authorize(request, action, run_id)
+                    return await allowed if inspect.isawaitable(allowed) else allowed
+
+                visit = Visit(request, storage, scope, body, allows)
+                if not await allows(body.get("run") or visit.text("run")):
                     return _refused(HTTPStatus.FORBIDDEN, "Forbidden", f"you may not {action} here")
                 found = await handle(visit)
             except (WorkflowException, ValueError) as error:
